@@ -1,0 +1,1 @@
+"""From a model to its equations: words, hierarchy, couplings, source code.  Symbols only."""

@@ -1,0 +1,1 @@
+"""Solvers written by ``tracewords generate`` for the shipped models; never edited by hand."""

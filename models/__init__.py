@@ -1,0 +1,1 @@
+"""The shipped models, one TOML file each."""

@@ -1,0 +1,1 @@
+"""Numbers only: kernels, closures, integration, SGD, bounds, figures.  Never sympy, never derive."""

@@ -1,0 +1,1 @@
+"""The jinja2 templates from which every emitted file is made."""
