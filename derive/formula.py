@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import math
 import re
 import unicodedata
 import warnings
@@ -20,11 +21,20 @@ from functools import partial
 
 import sympy as sp
 
-from tracewords.derive.functions import MAX_DEGREE, NUMERIC, hermite_normalised, sigmoid, softmax_row
+from tracewords.derive.functions import (
+    MAX_DEGREE,
+    NUMERIC,
+    evaluate,
+    hermite_normalised,
+    sigmoid,
+    softmax_row,
+)
 from tracewords.errors import ModelError
 
 MAX_CHARACTERS = 200_000  # a softmax row loss of 16 tokens needs about half of it
 MAX_NODES = 100_000  # of the expression tree
+MAX_ARGUMENT = 2_000  # nodes of a function's argument: sympy searches it for special values
+MAX_CONSTANT = 40  # nodes of an irrational constant: sympy evaluates it to many digits for its sign
 MAX_DEPTH = 30  # brackets within brackets; sympy itself recurses several frames for each
 MAX_POWER = 20
 MAX_BITS = 1000  # of a numerator or denominator: what a double can hold
@@ -132,6 +142,11 @@ def _known(e: sp.Basic) -> bool:
     return e.func in NUMERIC or isinstance(e, _CONSTANTS)
 
 
+def _bits(e: sp.Basic) -> int:
+    """Length of a rational; 0 for anything else."""
+    return max(int(e.p).bit_length(), int(e.q).bit_length()) if isinstance(e, sp.Rational) else 0
+
+
 Read = tuple[sp.Expr, int]  # an expression and a bound on the number of its nodes
 
 
@@ -174,7 +189,7 @@ class _Reader:
             case ast.Call(func=ast.Name(), keywords=[]):
                 expression, size = self.call(node, depth)
             case _:
-                raise self.refuse(node, f"numbers, + - * / **, names, S[i,j] and the functions {FUNCTIONS_TEXT}")
+                raise self.refuse(node, f"numbers, + - * / **, names, S[i,j] and {FUNCTIONS_TEXT}")
         self.check(node, expression, size)
         return expression, size
 
@@ -183,11 +198,15 @@ class _Reader:
         if size > MAX_NODES:
             raise self.refuse(node, f"an expression of at most {MAX_NODES} nodes")
         for e in (expression, *expression.args):
-            if isinstance(e, sp.Rational):
-                if max(e.p.bit_length(), e.q.bit_length()) > MAX_BITS:
-                    raise self.refuse(node, f"numbers of at most {MAX_BITS} bits")
-            elif not _known(e):
+            if not _known(e):
                 raise self.refuse(node, f"real, finite and differentiable values (this is {expression})")
+            if _bits(e) > MAX_BITS:
+                raise self.refuse(node, f"numbers of at most {MAX_BITS} bits")
+        if expression.is_number and not expression.is_Rational:
+            if size > MAX_CONSTANT:
+                raise self.refuse(node, f"a constant of at most {MAX_CONSTANT} operations")
+            if math.isnan(evaluate(expression, {})):
+                raise self.refuse(node, "real and finite constants")
 
     def number(self, node: ast.Constant) -> sp.Rational:
         """An integer, or the exact rational of a decimal as it is written."""
@@ -250,8 +269,7 @@ class _Reader:
 
     def bound_product(self, node: ast.expr, operands: list[sp.Expr]) -> None:
         """Refuses a run of numbers whose product or common denominator would be long."""
-        rationals = [e for e in operands if isinstance(e, sp.Rational)]
-        if sum(max(e.p.bit_length(), e.q.bit_length()) for e in rationals) > 10 * MAX_BITS:
+        if sum(map(_bits, operands)) > 10 * MAX_BITS:
             raise self.refuse(node, f"numbers of at most {MAX_BITS} bits")
 
     def power(self, node: ast.BinOp, depth: int) -> Read:
@@ -261,11 +279,10 @@ class _Reader:
         accepted = f"an integer exponent 0 .. {MAX_POWER} (or a rational one where the base is a positive number)"
         if not isinstance(exponent, sp.Rational) or abs(exponent) > MAX_POWER:
             raise self.refuse(node, accepted)
-        bits = max(base.p.bit_length(), base.q.bit_length()) if isinstance(base, sp.Rational) else 1
-        if bits * abs(exponent) > MAX_BITS:
+        if _bits(base) * abs(exponent) > MAX_BITS:
             raise self.refuse(node, f"numbers of at most {MAX_BITS} bits")
         if not (exponent.is_Integer and exponent >= 0):
-            simple = exponent.q <= 1000 and bits <= 64
+            simple = exponent.q <= 1000 and _bits(base) <= 64
             if not (simple and base.is_number and base.is_positive):
                 raise self.refuse(node, accepted)
         result = base**exponent
@@ -288,8 +305,9 @@ class _Reader:
         if len(node.args) != 1:
             raise self.refuse(node, f"{name} of one argument")
         argument, size = self.read(node.args[0], depth + 1)
-        # A polynomial repeats its argument: bound the tree before sympy builds it.
-        size = (size + 4) * (int(name[1:]) // 2 + 1) if name[1:].isdecimal() else size + 1
-        if size > MAX_NODES:
-            raise self.refuse(node, f"an expression of at most {MAX_NODES} nodes")
-        return FUNCTIONS[name](argument), size
+        if size > MAX_ARGUMENT:
+            raise self.refuse(node, f"an argument of at most {MAX_ARGUMENT} nodes")
+        if name in ("log", "sqrt") and argument.is_number and not evaluate(argument, {}) > 0:
+            raise self.refuse(node, f"{name} of positive constants")
+        repeats = int(name[1:]) // 2 + 1 if name[1:].isdecimal() else 1
+        return FUNCTIONS[name](argument), (size + 4) * repeats

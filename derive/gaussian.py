@@ -62,8 +62,12 @@ class Program:
 
 @dataclass
 class Averages:
-    """Hands out a symbol for each Gaussian average and remembers what it stands for."""
+    """Hands out a symbol for each Gaussian average and remembers what it stands for.
 
+    The tag starts the symbols' names: expressions that mix two tables need two tags.
+    """
+
+    tag: str = "E"
     table: dict[tuple[tuple[sp.Expr, ...], ...], dict[sp.Expr, sp.Symbol]] = field(default_factory=dict)
     meaning: dict[sp.Symbol, tuple[tuple[tuple[sp.Expr, ...], ...], sp.Expr]] = field(default_factory=dict)
     origin: dict[sp.Symbol, tuple[sp.Expr, tuple[int, ...]]] = field(default_factory=dict)
@@ -86,7 +90,7 @@ class Averages:
         block = self.table.setdefault(covariance, {})
         if integrand not in block:
             position = list(self.table).index(covariance)
-            symbol = sp.Symbol(f"E{position}_{len(block)}", real=True)
+            symbol = sp.Symbol(f"{self.tag}{position}_{len(block)}", real=True)
             block[integrand] = symbol
             self.meaning[symbol] = (covariance, integrand)
             self.origin[symbol] = origin or (integrand, ())
@@ -294,20 +298,16 @@ class Statics:
 
     def slope_program(self, expressions: Mapping[str, sp.Expr]) -> Program:
         """Derivatives of expressions with respect to every order parameter, row by row."""
-        target = Averages()
+        target = Averages("D")
         outputs = []
         for name, expression in expressions.items():
             for symbol in self.symbols:
                 outputs.append((f"d{name}_{symbol}", self.averages.derivative(expression, symbol, target)))
-        own = Averages(dict(self.averages.table), dict(self.averages.meaning))
-        return _merged(own, target, outputs)
-
-
-def _merged(own: Averages, target: Averages, outputs: list[tuple[str, sp.Expr]]) -> Program:
-    """A program whose outputs may mix averages of two tables."""
-    joint = Averages()
-    final = []
-    for name, expression in outputs:
-        known = {s: joint.average(e, c) for s, (c, e) in target.meaning.items() if s in expression.free_symbols}
-        final.append((name, expression.xreplace(known)))
-    return joint.program(final)
+        joint = Averages()
+        meaning = self.averages.meaning | target.meaning
+        final = []
+        for name, expression in outputs:
+            used = [s for s in meaning if s in expression.free_symbols]
+            known = {s: joint.average(meaning[s][1], meaning[s][0]) for s in used}
+            final.append((name, expression.xreplace(known)))
+        return joint.program(final)

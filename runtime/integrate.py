@@ -61,18 +61,21 @@ def check_times(times: Sequence[float]) -> Floats:
     return array if array[0] == 0 else np.concatenate([[0.0], array])
 
 
-def overlap_fault(solver: Solver, tolerance: float = 1e-9) -> Callable[[Floats], str | None]:
-    """A check of states: the matrix of overlaps tr(S_k S_l) must be positive semidefinite."""
+def overlap_fault(solver: Solver, tolerance: float = 1e-9) -> Callable[[Floats, float], str | None]:
+    """A check of order parameters: the matrix of overlaps tr(S_k S_l) must be positive semidefinite.
+
+    Its smallest eigenvalue may be ``slack - tolerance`` times its largest diagonal entry.
+    """
     letters = solver.LETTERS
     position = {frozenset(w.split(".")): i for i, w in enumerate(solver.ORDER_PARAMETERS)}
     index = np.array([[position[frozenset((a, b))] for b in letters] for a in letters])
 
-    def check(q: Floats) -> str | None:
+    def check(q: Floats, slack: float) -> str | None:
         gram = q[index]
         if not np.all(np.isfinite(gram)):
             return "the overlaps are not finite"
         lowest = np.linalg.eigvalsh(gram)[0]
-        if lowest < -tolerance * max(np.abs(np.diag(gram)).max(), 1e-300):
+        if lowest < (slack - tolerance) * max(np.abs(np.diag(gram)).max(), 1e-300):
             return f"the overlaps are not positive semidefinite: eigenvalue {lowest:.2g}"
         return None
 
@@ -193,8 +196,8 @@ def _hierarchy(
         far = boundary(mu) if boundary is not None else None
         return solver.rhs(t, mu, values, boundary=far, rule=rules)
 
-    def check(mu: Floats) -> str | None:
-        return overlaps(solver.order_parameters(mu))
+    def check(mu: Floats, slack: float) -> str | None:
+        return overlaps(solver.order_parameters(mu), slack)
 
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -173,8 +173,13 @@ def _private_directory() -> Path:
 @functools.cache
 def _temporary_directory() -> Path:
     """A private directory for the life of this process, where the cache cannot be used."""
-    directory = Path(tempfile.mkdtemp(prefix="tracewords-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    directory, owner = Path(tempfile.mkdtemp(prefix="tracewords-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a forked child
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
     return directory
 
 
@@ -183,7 +188,7 @@ def _lookup(directory: Path, key: str) -> Path | None:
     library = directory / f"{key}.so"
     try:
         content = library.read_bytes()
-        recorded = (directory / f"{key}.sha256").read_text(encoding="ascii", errors="replace").strip()
+        recorded = (directory / f"{key}.sha256").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None
     return library if recorded == _digest([key.encode(), content]) else None
@@ -204,7 +209,7 @@ def _build(directory: Path, key: str, source: str, compiler: tuple[str, ...], fl
             ctypes.CDLL(str(library))
         except OSError as error:
             raise KernelError(f"the compiled kernel does not load: {error}", said) from error
-        (place / "digest").write_text(_digest([key.encode(), library.read_bytes()]), encoding="ascii")
+        (place / "digest").write_text(_digest([key.encode(), library.read_bytes()]), encoding="utf-8")
         # between the two renames the digest does not match, which readers take for a miss
         os.replace(place / "digest", directory / f"{key}.sha256")
         os.replace(library, directory / f"{key}.so")
@@ -396,6 +401,7 @@ class CKernel:
             self._solve, self._rhs = loaded.tracewords_solve, loaded.tracewords_rhs
         except (OSError, ValueError, AttributeError) as error:
             raise KernelError(f"cannot load the kernel {self.library}: {error}") from error
+        self._loaded = loaded
         wanted = (ABI, n_state, n_param, LANES)
         if shape != wanted:
             raise KernelError(f"kernel {self.library} is for (ABI, K, P, lanes) = {shape}, not {wanted}")
@@ -458,6 +464,24 @@ class CKernel:
         if self._rhs(n, float(t), *pointers, ctypes.addressof(self._context.table), out.ctypes.data):
             raise MemoryError("no memory for the kernel's workspace")
         return out[:, 0] if single else out
+
+    def evaluate(
+        self, function: str, rows: tuple[int, ...], mu: ArrayLike, params: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """Another exported ``int function(long n, mu, parameters, ctx, out)``: mu (K, N) -> (*rows, N)."""
+        state = _real("mu", mu, (self.n_state, None), f"shape ({self.n_state}, N)")
+        n = state.shape[1]
+        par = self._parameters(params, n)
+        out = np.empty((*rows, n))
+        try:
+            call = self._loaded[function]
+        except AttributeError as error:
+            raise KernelError(f"kernel {self.library} has no function {function}") from error
+        call.argtypes, call.restype = (ctypes.c_long, *[ctypes.c_void_p] * 4), ctypes.c_int
+        pointers = [a.ctypes.data for a in (state, par)]
+        if call(n, *pointers, ctypes.addressof(self._context.table), out.ctypes.data):
+            raise MemoryError("no memory for the kernel's workspace")
+        return out
 
     def solve(
         self,

@@ -1,26 +1,33 @@
 """One step of SGD on fresh Gaussian tokens, parametrisation by parametrisation.
 
-Tokens are held as x (T, B, d): the T tokens that the loss reads, outermost, so that each token and each run
-of neighbouring tokens is one contiguous matrix and all heavy work is a few large products.  Every trained
-matrix is an object with `forward`, `backward`, `update` and `matrix`; another parametrisation is another
-small class, named in `PARAMETRISATIONS`.
+Tokens are held as x (T, B, d), the T tokens that the loss reads outermost, so that neighbouring tokens are
+one contiguous matrix and all heavy work is a few large products.  Another parametrisation is another small
+class like `Tied`, entered in `PARAMETRISATIONS`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import DTypeLike, NDArray
+from threadpoolctl import ThreadpoolController
 
 from tracewords.errors import ModelError
 
 Array = NDArray[Any]
+Shape = tuple[int, int, int]
+Params = Mapping[str, float]
+Entries = Sequence[tuple[str, int, int]]
 
 STREAMS = 4  # generators that share a batch: a constant, so that the numbers do not depend on the machine
 DRAW = 1 << 18  # numbers drawn in one go when a batch is smaller than this
@@ -36,12 +43,12 @@ class Pair:
     centre: float
 
 
-def tokens_read(preactivations: Sequence[tuple[str, int, int]]) -> list[int]:
+def tokens_read(preactivations: Entries) -> list[int]:
     """The tokens (from 0) that a loss reads, in order; no others need to be drawn."""
     return sorted({token - 1 for _, i, j in preactivations for token in (i, j)})
 
 
-def symmetric_pairs(preactivations: Sequence[tuple[str, int, int]], letter: str, covariance: Array) -> list[Pair]:
+def symmetric_pairs(preactivations: Entries, letter: str, covariance: Array) -> list[Pair]:
     """The entries of one symmetric matrix, h_ij and h_ji taken together.
 
     Tokens are numbered by their place among `tokens_read`; rows by the order of `preactivations`.
@@ -58,7 +65,7 @@ def blocks(tokens: Sequence[int]) -> list[slice]:
     """`tokens` (increasing) as runs of neighbours: each is one product."""
     cuts = [n for n in range(1, len(tokens)) if tokens[n] != tokens[n - 1] + 1]
     edges = [0, *cuts, len(tokens)]
-    return [slice(tokens[a], tokens[b - 1] + 1) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [slice(tokens[a], tokens[b - 1] + 1) for a, b in itertools.pairwise(edges) if b > a]
 
 
 def flat(x: Array) -> Array:
@@ -76,16 +83,16 @@ def fill_rows(h: Array, pair: Pair, left: Array, right: Array, trace: float) -> 
 
 
 class Trained(Protocol):
-    """What a parametrisation of a trained matrix offers."""
+    """What a parametrisation offers; x (T, B, d), h and g (H, B), g = d^{-1/2} dl/dh / B."""
 
     def forward(self, x: Array, h: Array) -> None:
-        """Write this matrix's rows of h (H, B), without the factor d^{-1/2}."""
+        """Write this matrix's rows of h, without the factor d^{-1/2}."""
 
     def backward(self, x: Array, g: Array) -> None:
-        """Keep the gradient, given g (H, B) = d^{-1/2} dl/dh / B; follows `forward` on the same x."""
+        """Work out the gradient, on the x of the last `forward`."""
 
     def update(self, alpha: float, decay: float) -> None:
-        """One step: P -= alpha (gradient + decay P)."""
+        """P -= alpha (gradient + decay P), after `backward`."""
 
     def matrix(self) -> NDArray[np.float64]:
         """S (d, d)."""
@@ -97,7 +104,7 @@ class Tied:
     ``dh_ij/dW = d^{-1/2} (x_i x_j' W + x_j x_i' W - 2 C_ij W)``.
     """
 
-    def __init__(self, W: Array, pairs: Sequence[Pair], shape: tuple[int, int, int], dtype: DTypeLike) -> None:
+    def __init__(self, W: Array, pairs: Sequence[Pair], shape: Shape, dtype: DTypeLike) -> None:
         tokens, batch, d = shape
         r = W.shape[1]
         self.W = np.ascontiguousarray(W, dtype)
@@ -143,10 +150,6 @@ class Tied:
             np.multiply(self.Y[j], weight[:, None], out=self.Z[i])
             started.add(i)
 
-    def gradient(self) -> Array:
-        """Gradient of the mean batch loss in W, (d, r); valid between `backward` and `update`."""
-        return self.raw - self.raw.dtype.type(self.centre) * self.W
-
     def update(self, alpha: float, decay: float) -> None:
         # gradient + decay W = raw + (decay - centre) W: three passes, no copy; `raw` is used up
         self.W *= 1.0 - alpha * (decay - self.centre)
@@ -161,7 +164,7 @@ class Tied:
 class Fixed:
     """A symmetric centred teacher, given by S (d, d), or by its eigenvalues (d,) in its own basis."""
 
-    def __init__(self, S: Array, pairs: Sequence[Pair], shape: tuple[int, int, int], dtype: DTypeLike) -> None:
+    def __init__(self, S: Array, pairs: Sequence[Pair], shape: Shape, dtype: DTypeLike) -> None:
         tokens, batch, d = shape
         self.full = np.diag(S) if S.ndim == 1 else np.asarray(S, np.float64)
         self.trace = float(S.sum() if S.ndim == 1 else np.trace(S))
@@ -191,7 +194,8 @@ class Learner:
     """All matrices of one run, the loss, and the step.
 
     The law of the tokens does not change under rotations of R^d, nor do trace moments; so everything is
-    turned into the eigenbasis of the first teacher, whose product then costs a row scaling.
+    turned into the eigenbasis of the first teacher, the columns of `basis` (d, d), whose product then costs a
+    row scaling.
 
     Parameters
     ----------
@@ -201,67 +205,51 @@ class Learner:
     batch : int
     dtype : float32 or float64
     params : mapping of parameter to float
-    rotate : bool
-        Whether to use the teacher's eigenbasis; `basis` (d, d) then holds it in its columns.
     """
 
     def __init__(
-        self,
-        solver: Any,
-        factors: Mapping[str, Array],
-        batch: int,
-        dtype: DTypeLike,
-        params: Mapping[str, float],
-        rotate: bool = True,
-    ) -> None:
-        covariance = np.asarray(solver.COVARIANCE, np.float64)
-        entries = solver.PREACTIVATIONS
+        self, solver: Any, factors: Mapping[str, Array], batch: int, dtype: DTypeLike, params: Params
+    ) -> None:  # fmt: skip
         self.solver, self.params = solver, dict(params)
+        covariance, entries = np.asarray(solver.COVARIANCE, np.float64), solver.PREACTIVATIONS
         d = next(iter(factors.values())).shape[0]
         shape = (len(tokens_read(entries)), batch, d)
         pairs = {letter: symmetric_pairs(entries, letter, covariance) for letter in solver.LETTERS}
         teachers = [letter for letter in solver.LETTERS if letter not in solver.STUDENTS]
-        self.basis: Array | None = None
-        eigenvalues = np.empty(0)
-        if rotate and teachers:
-            eigenvalues, self.basis = np.linalg.eigh(factors[teachers[0]] @ factors[teachers[0]].T)
+        self.basis, known = None, {}
+        if teachers:
+            known[teachers[0]], self.basis = np.linalg.eigh(factors[teachers[0]] @ factors[teachers[0]].T)
             factors = {letter: self.basis.T @ W for letter, W in factors.items()}
-        self.teachers: dict[str, Fixed] = {}
-        for letter in teachers:
-            diagonal = self.basis is not None and letter == teachers[0]
-            S = eigenvalues if diagonal else factors[letter] @ factors[letter].T
-            self.teachers[letter] = Fixed(S, pairs[letter], shape, dtype)
+        known = {letter: factors[letter] @ factors[letter].T for letter in teachers[1:]} | known
+        self.teachers = {letter: Fixed(S, pairs[letter], shape, dtype) for letter, S in known.items()}
         self.students: dict[str, Trained] = {
             letter: PARAMETRISATIONS[solver.KINDS[letter]](factors[letter], pairs[letter], shape, dtype)
             for letter in solver.STUDENTS
         }
         self.h = np.zeros((len(entries), batch), dtype)
         self.root_d = float(np.sqrt(d))
-        self.g_scale = 1.0 / (self.root_d * batch)
 
     def loss(self, x: Array) -> Array:
         """Per-sample loss (B,) on the tokens x (T, B, d); leaves the pre-activations in `h`."""
-        for matrix in (*self.students.values(), *self.teachers.values()):
-            matrix.forward(x, self.h)
+        for student in self.students.values():
+            student.forward(x, self.h)
+        for teacher in self.teachers.values():
+            teacher.forward(x, self.h)
         self.h *= 1.0 / self.root_d
         return np.broadcast_to(self.solver.loss(self.h, self.params), self.h.shape[1:])
 
-    def backward(self, x: Array) -> None:
-        """Gradients of the mean batch loss; follows `loss` on the same x."""
-        g = np.asarray(self.solver.loss_gradient(self.h, self.params), self.h.dtype) * self.g_scale
-        for student in self.students.values():
-            student.backward(x, g)
-
     def step(self, x: Array, alpha: float, decay: float) -> None:
         """The update on a batch whose `loss` was just evaluated."""
-        self.backward(x)
+        g = np.asarray(self.solver.loss_gradient(self.h, self.params), self.h.dtype)
+        g = g * (1.0 / (self.root_d * self.h.shape[1]))
         for student in self.students.values():
+            student.backward(x, g)
             student.update(alpha, decay)
 
     def matrices(self) -> dict[str, NDArray[np.float64]]:
         """S (d, d) of every letter, in the rotated frame."""
-        both = {**self.students, **self.teachers}
-        return {letter: both[letter].matrix() for letter in self.solver.LETTERS}
+        students = {letter: student.matrix() for letter, student in self.students.items()}
+        return students | {letter: teacher.matrix() for letter, teacher in self.teachers.items()}
 
 
 def token_root(covariance: Array) -> Array | None:
@@ -269,27 +257,29 @@ def token_root(covariance: Array) -> Array | None:
     if np.array_equal(covariance, np.eye(len(covariance))):
         return None
     values, vectors = np.linalg.eigh(covariance)
-    if values[0] < -1e-9 * max(values[-1], 1e-300) or not np.allclose(covariance, covariance.T):
-        raise ModelError("COVARIANCE", covariance.tolist(), "a symmetric matrix without negative eigenvalues")
+    if values[0] < -1e-9 * values[-1]:
+        raise ModelError("COVARIANCE", covariance.tolist(), "a matrix without negative eigenvalues")
     return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def leave_a_core() -> contextlib.AbstractContextManager[Any]:
+    """One BLAS thread less than processors: a BLAS whose last one is busy drawing stands waiting for it."""
+    blas = ThreadpoolController().select(user_api="blas")
+    return blas.limit(limits=min([max(1, cores() - 1), *(lib.num_threads for lib in blas.lib_controllers)]))
 
 
 class Batches:
     """Fresh tokens x (T, B, d) with law N(0, C (x) I_d), drawn one block ahead in the background.
 
     The numbers depend on the seed, the shape and the dtype alone, never on timing.
-
-    Parameters
-    ----------
-    seed : SeedSequence
-    shape : (T, B, d)
-    covariance : array (T, T)
-    dtype : float32 or float64
     """
 
-    def __init__(
-        self, seed: np.random.SeedSequence, shape: tuple[int, int, int], covariance: Array, dtype: DTypeLike
-    ) -> None:
+    def __init__(self, seed: SeedSequence, shape: Shape, covariance: Array, dtype: DTypeLike) -> None:
         root = token_root(covariance)
         self.root = None if root is None else root.astype(dtype)
         self.dtype = np.dtype(dtype)
@@ -298,14 +288,14 @@ class Batches:
         self.ready, self.next = np.empty((2, self.block, *shape), dtype)
         # SFC64: the fastest of numpy's generators here; drawing costs as much as the products
         self.streams = [np.random.Generator(np.random.SFC64(s)) for s in seed.spawn(STREAMS)]
-        self.pool = ThreadPoolExecutor(min(STREAMS, os.cpu_count() or 1), thread_name_prefix="tracewords-draw")
+        self.pool = ThreadPoolExecutor(min(STREAMS, cores()), "tracewords-draw")
         self.at = self.block
         self.pending = self._draw(self.next)
 
     def _draw(self, buffer: Array) -> list[Future[Any]]:
         parts = np.array_split(buffer.reshape(-1), STREAMS)
         return [
-            self.pool.submit(stream.standard_normal, dtype=self.dtype, out=part)
+            self.pool.submit(partial(stream.standard_normal, dtype=self.dtype.type, out=part))
             for stream, part in zip(self.streams, parts, strict=True)
         ]
 
@@ -328,18 +318,31 @@ class Batches:
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
-def steps_per_draw(shape: tuple[int, int, int]) -> int:
+def steps_per_draw(shape: Shape) -> int:
     """Batches drawn in one go: small ones together, so that handing over costs nothing."""
     return max(1, DRAW // max(1, math.prod(shape)))
 
 
-def memory_bytes(solver: Any, d: int, batch: int, itemsize: int, ranks: Mapping[str, int]) -> int:
-    """Memory that one run takes, in bytes: token buffers, products, weights, and the matrices of a record."""
+def require_memory(solver: Any, d: int, batch: int, dtype: str) -> None:
+    """Refuse sizes whose token buffers, products, weights and records do not fit in memory."""
     shape = (len(tokens_read(solver.PREACTIVATIONS)), batch, d)
-    tokens, rows = shape[0], shape[0] * batch
-    total = (2 * steps_per_draw(shape) + 1) * rows * d
-    for letter in solver.LETTERS:
-        r = ranks[letter]
-        total += (2 * rows + batch) * r + 3 * d * r if letter in solver.STUDENTS else rows * d + d * d
-    total += 2 * len(solver.PREACTIVATIONS) * batch + tokens
-    return total * itemsize + 8 * (2 * len(solver.LETTERS) + 4) * d * d
+    rows = shape[0] * batch
+    numbers = (2 * steps_per_draw(shape) + 1) * rows * d
+    for letter, ratio in solver.RANK_RATIOS.items():
+        r = max(1, round(ratio * d))
+        trained = letter in solver.STUDENTS
+        numbers += (2 * rows + batch + 3 * d) * r if trained else (rows + d) * d
+    need = numbers * np.dtype(dtype).itemsize + 8 * (2 * len(solver.LETTERS) + 4) * d * d
+    room = available_bytes()
+    if room is not None and need > room:
+        sizes = f"{d}, {batch}, which take {need / 2**30:.3g} GiB"
+        raise ModelError("d, batch", sizes, f"what fits in the {room / 2**30:.3g} GiB available")
+
+
+def available_bytes() -> int | None:
+    """Memory to be had, with what the system would give up; None where that cannot be told."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as lines:
+        return 1024 * next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None

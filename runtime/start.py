@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracewords.errors import ModelError
-from tracewords.runtime.free import Law, build_laws
-from tracewords.runtime.initial import check_moments, empirical_moments, free_moments
+from tracewords.runtime.free import Law, build_laws, canonical, parse_word
+from tracewords.runtime.initial import check_moments, empirical_moments, initial_moments
 from tracewords.runtime.solver import Solver
 
 Floats = NDArray[np.float64]
@@ -44,8 +44,7 @@ class Start:
             return np.array([float(self.moments[w]) for w in words])
         if self.factors is not None:
             return empirical_moments({k: w @ w.T for k, w in self.factors.items()}, list(words))
-        exact = free_moments(words, tuple(self.laws), self.laws)
-        return np.array([float(exact[w]) for w in words])
+        return initial_moments(list(words), self.laws)
 
     def sample(self, d: int, rng: np.random.Generator) -> dict[str, Floats]:
         """W of every letter: drawn at size d, or the given ones."""
@@ -75,10 +74,15 @@ def start_from(
     if moments is not None:
         tied = [k for k, kind in solver.KINDS.items() if kind == "tied"]
         check_moments(moments, solver.LETTERS, tied)
-        return Start(moments=moments)
+        index = {name: i for i, name in enumerate(solver.LETTERS)}
+        least = {canonical(parse_word(w, index)): float(x) for w, x in moments.items()}
+        return Start(moments={".".join(solver.LETTERS[k] for k in w): x for w, x in least.items() if w})
     if factors is not None:
         missing = [k for k in solver.LETTERS if k not in factors]
         if missing:
             raise ModelError("matrix", ", ".join(factors), f"one for each of {', '.join(solver.LETTERS)}")
         return Start(factors=factors)
+    for letter, law in (laws or {}).items():
+        if letter not in solver.LETTERS:
+            raise ModelError(f"initial.{letter}", law, f"laws of {', '.join(solver.LETTERS)}")
     return Start(build_laws({**solver.LAWS, **(laws or {})}, solver.KINDS))

@@ -15,6 +15,8 @@ from scipy.integrate import DOP853
 
 Floats = NDArray[np.float64]
 Progress = Callable[[float], None]  # fraction done
+Check = Callable[[Floats, float], str | None]  # state, slack -> what is wrong with it
+NEAR = 1e-5  # slack with which a state at which the step size vanished is judged
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def integrate(
     times: Floats,
     rtol: float = 1e-8,
     atol: float = 1e-10,
-    check: Callable[[Floats], str | None] | None = None,
+    check: Check | None = None,
     budget: int = 100_000,
     progress: Progress | None = None,
 ) -> Path:
@@ -52,7 +54,7 @@ def integrate(
     Parameters
     ----------
     check : callable, optional
-        Says what is wrong with a state, or None.
+        Says what is wrong with a state, or None; a positive slack also refuses states that close to the edge.
     budget : int
         Steps allowed.
     """
@@ -73,9 +75,12 @@ def integrate(
             with np.errstate(all="ignore"):
                 message = method.step()
             if method.status == "failed" or not np.all(np.isfinite(method.y)):
-                return Path(np.array(rows), "diverged", reached, message or "the state is not finite")
+                # the derivative may not exist beyond the edge of the domain: steps shrink towards it
+                edge = check(method.y, NEAR) if check else None
+                reason = edge or message or "the state is not finite"
+                return Path(np.array(rows), "horizon" if edge else "diverged", reached, reason)
             dense = method.dense_output()
-            reason = check(method.y) if check else None
+            reason = check(method.y, 0.0) if check else None
             good = _last_good(dense, method.t_old, method.t, check) if reason else method.t
             while following < len(times) and times[following] <= good:
                 rows.append(dense(times[following]))
@@ -92,19 +97,19 @@ def integrate(
     return Path(np.array(rows), "budget", reached, f"more than {budget} steps")
 
 
-def _fault(slope: Floats, check: Callable[[Floats], str | None] | None, state: Floats) -> str | None:
+def _fault(slope: Floats, check: Check | None, state: Floats) -> str | None:
     if not np.all(np.isfinite(state)):
         return "the initial state is not finite"
-    fault = check(state) if check else None
+    fault = check(state, 0.0) if check else None
     return fault or (None if np.all(np.isfinite(slope)) else "the derivative at the start is not finite")
 
 
-def _last_good(dense: Callable[[float], Floats], low: float, high: float, check: Callable[[Floats], str | None]) -> float:
+def _last_good(dense: Callable[[float], Floats], low: float, high: float, check: Check) -> float:
     """Last time in a step at which the check passes, by bisection on the interpolant."""
     floor = 1e-9 * (high - low)
     while high - low > floor:
         middle = 0.5 * (low + high)
-        if check(dense(middle)) is None:
+        if check(dense(middle), 0.0) is None:
             low = middle
         else:
             high = middle
