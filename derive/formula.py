@@ -1,4 +1,4 @@
-"""Formula text to a sympy expression, through a whitelist.
+"""Formula text to a sympy expression, through a whitelist; and the usual losses as such texts.
 
 Nothing of the text is ever executed: Python's parser gives a syntax tree, and the reader below builds
 commuting sympy expressions from the few kinds of node it knows.  Length, nesting, the size of numbers and
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from typing import ClassVar
 
 import sympy as sp
 
@@ -32,10 +33,12 @@ from tracewords.derive.functions import (
 from tracewords.errors import ModelError
 
 MAX_CHARACTERS = 200_000  # a softmax row loss of 16 tokens needs about half of it
-MAX_NODES = 100_000  # of the expression tree
+MAX_NODES = 200_000  # of the expression tree
 MAX_ARGUMENT = 2_000  # nodes of a function's argument: sympy searches it for special values
 MAX_CONSTANT = 40  # nodes of an irrational constant: sympy evaluates it to many digits for its sign
-MAX_DEPTH = 30  # brackets within brackets; sympy itself recurses several frames for each
+MAX_DEPTH = 30  # brackets within brackets
+MAX_FUNCTIONS = 12  # functions within functions: sympy's questions about signs grow fast with it
+DEPTH_LIMIT = 2 * MAX_DEPTH  # of the syntax tree, where a function counts more than an operation
 MAX_POWER = 20
 MAX_BITS = 1000  # of a numerator or denominator: what a double can hold
 
@@ -99,22 +102,31 @@ def read_formula(
     ModelError
         For anything else, with the fragment at fault.
     """
+    source, body = _parse(text, field)
+    reader = _Reader(source.encode(), field, tokens, tuple(matrices), tuple(parameters))
+    try:
+        expression, _ = reader.read(body, 0)
+        unknown = next((e for e in sp.preorder_traversal(expression) if not _known(e)), None)
+    except RecursionError:
+        raise ModelError(field, text, f"at most {MAX_FUNCTIONS} nested functions") from None
+    if unknown is not None:
+        raise ModelError(field, text, f"a real, differentiable formula (this one contains {unknown})")
+    return expression
+
+
+def _parse(text: str, field: str) -> tuple[str, ast.expr]:
+    """The text as it was parsed and its syntax tree."""
     source = _prepare(text, field)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ModelError(field, text, "a formula such as (tanh(S1[1,2]) - tanh(S2[1,2]))**2/2") from None
-    reader = _Reader(source.encode(), field, tokens, tuple(matrices), tuple(parameters))
-    try:
-        expression, _ = reader.read(tree.body, 0)
-        unknown = next((e for e in sp.preorder_traversal(expression) if not _known(e)), None)
-    except RecursionError:
-        raise ModelError(field, text, f"at most {MAX_DEPTH} nested operations") from None
-    if unknown is not None:
-        raise ModelError(field, text, f"a real, differentiable formula (this one contains {unknown})")
-    return expression
+            return source, ast.parse(source, mode="eval").body
+    except (RecursionError, MemoryError):
+        raise ModelError(field, text, "fewer operations in a row (group terms with brackets)") from None
+    except (SyntaxError, ValueError) as error:
+        place = (getattr(error, "offset", None) or 1) - 1
+        fragment = source[max(0, place - 30) : place + 30].replace(_MARK, "")
+        raise ModelError(field, fragment, "a formula such as (tanh(S1[1,2]) - tanh(S2[1,2]))**2/2") from None
 
 
 def _prepare(text: str, field: str) -> str:
@@ -170,8 +182,8 @@ class _Reader:
 
     def read(self, node: ast.expr, depth: int) -> Read:
         """Expression and size of a node."""
-        if depth > 2 * MAX_DEPTH:
-            raise self.refuse(node, f"at most {2 * MAX_DEPTH} nested operations")
+        if depth > DEPTH_LIMIT:
+            raise self.refuse(node, f"at most {MAX_FUNCTIONS} functions in each other, {MAX_DEPTH} brackets")
         match node:
             case ast.Constant():
                 expression, size = self.number(node), 1
@@ -276,7 +288,7 @@ class _Reader:
         """Integer powers of anything, rational powers of positive constants."""
         base, size = self.read(node.left, depth + 1)
         exponent, _ = self.read(node.right, depth + 1)
-        accepted = f"an integer exponent 0 .. {MAX_POWER} (or a rational one where the base is a positive number)"
+        accepted = f"an integer exponent 0 .. {MAX_POWER} (a rational one for a positive number)"
         if not isinstance(exponent, sp.Rational) or abs(exponent) > MAX_POWER:
             raise self.refuse(node, accepted)
         if _bits(base) * abs(exponent) > MAX_BITS:
@@ -294,20 +306,124 @@ class _Reader:
     def call(self, node: ast.Call, depth: int) -> Read:
         """A function of the list."""
         name = node.func.id  # type: ignore[attr-defined]
-        if name == "softmax" and len(node.args) >= 2:
-            match node.args[0]:
-                case ast.Constant(value=int(j)) if 1 <= j < len(node.args):
-                    row, sizes = zip(*(self.read(x, depth + 1) for x in node.args[1:]), strict=True)
-                    return softmax_row(j, *row), 2 + sum(sizes) + len(row) * (sizes[-1] + 3)
-            raise self.refuse(node, f"softmax(j, x1, .., xn) with j one of 1 .. {len(node.args) - 1}")
+        inside = depth + DEPTH_LIMIT // MAX_FUNCTIONS
+        if name == "softmax":
+            return self.softmax(node, inside)
         if name not in FUNCTIONS:
             raise self.refuse(node, f"differentiable functions: {FUNCTIONS_TEXT}")
         if len(node.args) != 1:
             raise self.refuse(node, f"{name} of one argument")
-        argument, size = self.read(node.args[0], depth + 1)
+        argument, size = self.read(node.args[0], inside)
         if size > MAX_ARGUMENT:
             raise self.refuse(node, f"an argument of at most {MAX_ARGUMENT} nodes")
         if name in ("log", "sqrt") and argument.is_number and not evaluate(argument, {}) > 0:
             raise self.refuse(node, f"{name} of positive constants")
         repeats = int(name[1:]) // 2 + 1 if name[1:].isdecimal() else 1
         return FUNCTIONS[name](argument), (size + 4) * repeats
+
+    def softmax(self, node: ast.Call, depth: int) -> Read:
+        """``softmax(j, x1, .., xn)``: entry j, an integer as written, of a row."""
+        match node.args:
+            case [ast.Constant(value=int(j)), _, *_] if 1 <= j < len(node.args):
+                row, sizes = zip(*(self.read(x, depth) for x in node.args[1:]), strict=True)
+                size = 2 + sum(sizes) + len(row) * (sizes[-1] + 3)  # the last logit is taken from each
+                if size > MAX_ARGUMENT:
+                    raise self.refuse(node, f"logits of at most {MAX_ARGUMENT} nodes in all")
+                return softmax_row(j, *row), size
+        raise self.refuse(node, "softmax(j, x1, .., xn) with j the number of one of its entries, 1 .. n")
+
+
+# -- losses, written as formulas ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """``1/2 sum_ij (A1_ij - A2_ij)**2`` with ``A_ij`` the softmax over j of ``beta h_i.``.
+
+    Parameters
+    ----------
+    beta : str
+        Name of the parameter that is the inverse temperature.
+    """
+
+    beta: str = "beta"
+
+    kind: ClassVar[str] = "softmax"
+    keys: ClassVar[dict[str, str]] = {"beta": "beta"}  # in a file: attribute
+    at_fault: ClassVar[str] = "loss"  # the field that an error in the formula names
+    max_tokens: ClassVar[int] = 16
+
+    def formula(self, tokens: int, student: str, teacher: str) -> str:
+        """One additive term a row and column; two columns have equal squares, and one stands for both."""
+        if tokens > self.max_tokens:
+            raise ModelError("tokens", tokens, f"at most {self.max_tokens} for a softmax loss")
+        columns = range(1, tokens + 1)
+
+        def attention(name: str, i: int, j: int) -> str:
+            return f"softmax({j}, {', '.join(f'{self.beta}*{name}[{i},{k}]' for k in columns)})"
+
+        def square(i: int, j: int) -> str:
+            return f"({attention(student, i, j)} - {attention(teacher, i, j)})**2"
+
+        if tokens == 2:
+            return " + ".join(square(i, 1) for i in columns)
+        return " + ".join(f"{square(i, j)}/2" for i in columns for j in columns)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """``1/2 (sigma(S1[i,j]) - sigma(S2[i,j]))**2`` of one entry.
+
+    Parameters
+    ----------
+    activation : str
+        Name of a function of one argument, or a formula in ``x``.
+    entry : (int, int)
+        The tokens i and j, from 1.
+    """
+
+    activation: str
+    entry: tuple[int, int] = (1, 2)
+
+    kind: ClassVar[str] = "scalar"
+    keys: ClassVar[dict[str, str]] = {"activation": "activation", "entry": "entry"}
+    at_fault: ClassVar[str] = "loss.activation"
+
+    def __post_init__(self) -> None:
+        _parse(self.activation, self.at_fault)  # complete in itself, so that it can stand inside another
+        name = self.activation.strip()
+        if "[" in name or (name.isidentifier() and name not in {"x", *FUNCTIONS}):
+            raise ModelError(self.at_fault, name, f"a formula in x, or one of {FUNCTIONS_TEXT.rsplit(', softmax')[0]}")
+        pair = self.entry if isinstance(self.entry, list | tuple) else ()
+        if len(pair) != 2 or any(type(i) is not int or i < 1 for i in pair):
+            raise ModelError("loss.entry", type(self.entry).__name__, "two token numbers such as [1, 2]")
+        object.__setattr__(self, "entry", tuple(pair))
+
+    def formula(self, tokens: int, student: str, teacher: str) -> str:
+        """The activation with ``x`` replaced by the entry of either matrix."""
+        i, j = self.entry
+        if max(i, j) > tokens:
+            raise ModelError("loss.entry", [i, j], f"token numbers in 1 .. {tokens}")
+        name = self.activation.strip()
+        text = f"{name}(x)" if name in FUNCTIONS else f"({name})"
+        left, right = (re.sub(r"\bx\b", f"{name}[{i},{j}]", text) for name in (student, teacher))
+        return f"({left} - {right})**2/2"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Any loss: the text is the formula."""
+
+    text: str
+
+    kind: ClassVar[str] = "formula"
+    keys: ClassVar[dict[str, str]] = {"formula": "text"}
+    at_fault: ClassVar[str] = "loss.formula"
+
+    def formula(self, tokens: int, student: str, teacher: str) -> str:
+        """The text itself."""
+        return self.text
+
+
+Loss = Softmax | Scalar | Formula
+LOSSES: dict[str, type[Loss]] = {loss.kind: loss for loss in (Softmax, Scalar, Formula)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 
 import sympy as sp
 from sympy.core.function import ArgumentIndexError
@@ -16,7 +16,7 @@ from sympy.core.function import ArgumentIndexError
 MAX_DEGREE = 20  # of a Hermite polynomial
 
 
-class sigmoid(sp.Function):  # noqa: N801
+class sigmoid(sp.Function):
     """``1 / (1 + exp(-x))``."""
 
     nargs = 1
@@ -24,7 +24,7 @@ class sigmoid(sp.Function):  # noqa: N801
     @classmethod
     def eval(cls, x: sp.Expr) -> sp.Expr | None:
         """One half at zero; everything else stays as it is."""
-        return sp.Rational(1, 2) if x.is_zero else None
+        return sp.Rational(1, 2) if x == 0 else None
 
     def fdiff(self, argindex: int = 1) -> sp.Expr:
         """``s (1 - s)``."""
@@ -45,7 +45,7 @@ class sigmoid(sp.Function):  # noqa: N801
         return True if self.args[0].is_real else None
 
 
-class softmax(sp.Function):  # noqa: N801
+class softmax(sp.Function):
     """``softmax(j, y1, .., y_{n-1}) = exp(y_j) / (1 + sum_k exp(y_k))``, with ``y_n = 0`` implied.
 
     Fixing the last logit at zero removes the common shift, so that an average over a row of n logits is an
@@ -97,7 +97,7 @@ def softmax_row(j: int, *x: sp.Expr) -> sp.Expr:
     return softmax(sp.Integer(j), *(y - x[-1] for y in x[:-1]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hermite_coefficients(n: int) -> tuple[int, ...]:
     """Coefficients of ``He_n``, ascending: ``He_{n+1} = x He_n - n He_{n-1}``."""
     previous, current = [0], [1]
@@ -125,7 +125,8 @@ def hermite_normalised(n: int, x: sp.Expr) -> sp.Expr:
 
 def _evaluate_softmax(j: float, *y: float) -> float:
     logits = (*y, 0.0)
-    return 1 / math.fsum(math.exp(x - logits[round(j) - 1]) for x in logits)
+    top = max(logits)
+    return math.exp(logits[round(j) - 1] - top) / math.fsum(math.exp(x - top) for x in logits)
 
 
 def _evaluate_sigmoid(x: float) -> float:

@@ -56,6 +56,19 @@ class System:
         """Couplings by name; symbols ``E..`` in them are Gaussian averages, see `averages`."""
         return dict(self.statics.couplings)
 
+    def coupling_text(self, name: str) -> str:
+        """A coupling as text, its averages as ``E[d1 d2 (f)]`` with f a function of Gaussian u1, u2, .."""
+        averages = self.statics.averages
+        expression = self.statics.couplings[name]
+        known = sorted(expression.free_symbols & set(averages.meaning), key=str)
+        text, where = str(expression), []
+        for symbol in reversed(known):
+            function, by = averages.origin[symbol]
+            derivative = "".join(f"d{i + 1} " for i in by)
+            text = text.replace(symbol.name, f"E[{derivative}({function})]")
+            where.append("cov(u) = " + str([list(row) for row in averages.meaning[symbol][0]]))
+        return ", ".join([text, *dict.fromkeys(where)])
+
     @property
     def averages(self) -> dict[sp.Symbol, tuple[tuple[tuple[sp.Expr, ...], ...], sp.Expr]]:
         """What each average stands for: covariance of u1, u2, .. and integrand."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from tracewords.runtime.store import Records, summary, zscores
 __all__ = ["simulate", "summary", "zscores"]
 
 Array = NDArray[np.float64]
-Info = dict[str, Any]
+Info = SimpleNamespace
 Stop = Callable[[Info], Any] | None
 Options = Mapping[str, Any]
 
@@ -39,7 +40,7 @@ TIME_FACTORS = {"4 alpha n / d": 4.0, "alpha n / d": 1.0}
 CHECK = 8  # steps between looks at the size of h; the batch loss is looked at every step
 GROWTH = 1e5  # h this many times larger than at the start: the run has diverged
 TICK = 0.2  # seconds between reports of progress
-MAX_ORDER = 12
+MANY = 10**6
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ class Plan:
 
 
 def _integer(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ModelError(name, value, f"a whole number of at least {least}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= 2**53:
+        raise ModelError(name, value, f"a whole number from {least} to 2**53")
     return int(value)
 
 
@@ -130,8 +131,8 @@ def _words(solver: Any, words: Sequence[str] | None, order: int) -> list[str]:
         for word in words:
             parse_word(word, {letter: k for k, letter in enumerate(letters)})
         return list(dict.fromkeys(words))
-    if _integer("order", order, 1) > MAX_ORDER:
-        raise ModelError("order", order, f"at most {MAX_ORDER}; single longer words by `words`")
+    if len(letters) ** _integer("order", order, 1) > MANY:
+        raise ModelError("order", order, f"less than {MANY} products to sort through; name some by `words`")
     lengths = (product(range(len(letters)), repeat=n) for n in range(1, order + 1))
     classes = (sorted({canonical(bytes(word)) for word in length}) for length in lengths)
     return [".".join(letters[k] for k in word) for length in classes for word in length]
@@ -151,9 +152,10 @@ def _plan(solver: Any, options: Options) -> Plan:
     d, batch = _integer("d", options["d"], 2), _integer("batch", options["batch"], 1)
     if solver.TIME_UNIT not in TIME_FACTORS:
         raise ModelError("TIME_UNIT", solver.TIME_UNIT, " or ".join(TIME_FACTORS))
+    kinds = sgd_steps.PARAMETRISATIONS
     for letter, kind in solver.KINDS.items():
-        if kind not in sgd_steps.PARAMETRISATIONS:
-            raise ModelError(f"parametrisation of {letter}", kind, f"in SGD: {', '.join(sgd_steps.PARAMETRISATIONS)}")
+        if kind not in kinds:
+            raise ModelError(f"parametrisation of {letter}", kind, f"in SGD: {', '.join(kinds)}")
     dtype = getattr(options["dtype"], "__name__", str(options["dtype"]))
     if dtype not in ("float32", "float64"):
         raise ModelError("dtype", dtype, "float32 or float64")
@@ -248,10 +250,11 @@ class Run:
         if n:  # the batch at step 0 counts for the first two records
             self.count, self.sum, self.squares = 0, 0.0, 0.0
         self.report(run, n, mean, True)
-        info = {"run": plan.runs[run], "step": n, "time": n * plan.unit, "overlap": overlap, "loss": mean}
         if self.k == len(plan.steps):
             return "ok"
-        return "stopped" if self.stop is not None and self.stop({**info, "moments": values}) else ""
+        info = Info(run=plan.runs[run], step=n, time=n * plan.unit, loss=mean)
+        info.overlap, info.moments = overlap, values
+        return "stopped" if self.stop is not None and self.stop(info) else ""
 
     def _diverged(self, n: int, reason: str) -> str:
         self.results.diverged_step[self.index] = n
@@ -302,9 +305,9 @@ def simulate(
     initial : mapping of letter to array, function or law
         W (d, r) with ``S = W W'``, ``f(rng, d, r) -> W``, or a law; the solver's law otherwise.
     progress : callable ``(done, total, info)``
-        Called a few times a second and at records; counts are steps of all runs.
+        A few times a second and at records; counts are steps of all runs; info has run, step, time, loss.
     stop : callable ``(info) -> bool``
-        Called after a record with run, step, time, overlap, loss, moments; true ends that run as "stopped".
+        Called after a record; info has overlap and moments too; true ends that run as "stopped".
 
     Returns
     -------
@@ -330,7 +333,7 @@ def simulate(
         nonlocal shown
         if progress is not None and (always or time.perf_counter() - shown > TICK):
             shown = time.perf_counter()
-            info = {"run": plan.runs[index], "step": n, "time": n * plan.unit, "loss": loss}
+            info = Info(run=plan.runs[index], step=n, time=n * plan.unit, loss=loss)
             progress(index * plan.steps[-1] + n, len(plan.runs) * plan.steps[-1], info)
 
     # Ctrl-C: what was recorded until then is the result

@@ -105,6 +105,7 @@ class Records:
         facts = {"kappa": plan.alpha * plan.d / plan.batch, "gamma": plan.params.get("gamma", 0.0)}
         facts |= {name: getattr(plan, name) for name in ("alpha", "batch", "d", "dtype", "seed")}
         facts |= {f"parameter_{name}": value for name, value in plan.params.items() if name != "kappa"}
+        facts["status"] = next((s for s in ("interrupted", "diverged") if s in self.status), "ok")
         return xr.Dataset(variables, coords, provenance(solver, **facts, wall_seconds=wall))
 
 
