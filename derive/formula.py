@@ -62,6 +62,15 @@ _MARK = "ǃ"  # a letter put before Python's keywords, so that a parameter may b
 _CONSTANTS = (sp.Rational, type(sp.pi), type(sp.E), sp.Symbol)
 
 
+def refuse(where: str, value: object, accepted: str) -> ModelError:
+    """The error for a value whose text may fail."""
+    try:
+        str(value)
+    except Exception:  # an integer of 10**4 digits, or whatever a user's type does
+        value = f"<{type(value).__name__}>"
+    return ModelError(where, value, accepted)
+
+
 def preactivation_symbol(name: str, i: int, j: int) -> sp.Symbol:
     """The commuting real symbol of ``h_ij`` of a matrix, tokens from 1; its name is its text, ``S1[1,2]``."""
     return sp.Symbol(f"{name}[{i},{j}]", real=True)
@@ -393,10 +402,11 @@ class Scalar:
         _parse(self.activation, self.at_fault)  # complete in itself, so that it can stand inside another
         name = self.activation.strip()
         if "[" in name or (name.isidentifier() and name not in {"x", *FUNCTIONS}):
-            raise ModelError(self.at_fault, name, f"a formula in x, or one of {FUNCTIONS_TEXT.rsplit(', softmax')[0]}")
+            accepted = f"a formula in x, or one of {FUNCTIONS_TEXT.partition(', softmax')[0]}"
+            raise ModelError(self.at_fault, name, accepted)
         pair = self.entry if isinstance(self.entry, list | tuple) else ()
         if len(pair) != 2 or any(type(i) is not int or i < 1 for i in pair):
-            raise ModelError("loss.entry", type(self.entry).__name__, "two token numbers such as [1, 2]")
+            raise refuse("loss.entry", self.entry, "two token numbers such as [1, 2]")
         object.__setattr__(self, "entry", tuple(pair))
 
     def formula(self, tokens: int, student: str, teacher: str) -> str:

@@ -36,6 +36,7 @@ from tracewords.derive.formula import (
     parameter_symbol,
     preactivation_symbol,
     read_formula,
+    refuse,
 )
 from tracewords.derive.functions import evaluate
 from tracewords.errors import ModelError
@@ -83,15 +84,6 @@ class Table(Mapping[str, Any]):
         return repr(dict(self._items))
 
 
-def _refuse(where: str, value: Any, accepted: str) -> ModelError:
-    """The error for a value whose text may be very long, or fail."""
-    try:
-        str(value)
-    except Exception:  # an integer of 10**4 digits, or whatever a user's type does
-        value = f"<{type(value).__name__}>"
-    return ModelError(where, value, accepted)
-
-
 def exact(value: Any, where: str, accepted: str = "a finite number") -> Fraction:
     """The rational that a number is as it is written: 0.1 is 1/10, and ``"1/3"`` a third."""
     result = None
@@ -107,7 +99,7 @@ def exact(value: Any, where: str, accepted: str = "a finite number") -> Fraction
     elif isinstance(value, Real | Decimal) and math.isfinite(float(value)):
         result = Fraction(repr(float(value)))
     if result is None or (result and not Fraction(1, 10**100) <= abs(result) <= 10**100):
-        raise _refuse(where, value, accepted)
+        raise refuse(where, value, accepted)
     return result
 
 
@@ -142,11 +134,11 @@ class Parametrisation:
     def __post_init__(self) -> None:
         ratio = exact(self.rank_ratio, "rank_ratio", "a number above 0")
         if ratio <= 0:
-            raise _refuse("rank_ratio", self.rank_ratio, "a number above 0")
+            raise refuse("rank_ratio", self.rank_ratio, "a number above 0")
         object.__setattr__(self, "rank_ratio", ratio)
         name, values = _law(self.initial, self.default_law)
         if name == "marchenko-pastur" and values.pop("ratio", ratio) != ratio:
-            raise _refuse("initial.ratio", self.initial, f"the rank ratio, {ratio}")
+            raise refuse("initial.ratio", self.initial, f"the rank ratio, {ratio}")
         stored = None if name == self.default_law and not values else (name, Table(values))
         object.__setattr__(self, "initial", stored)
 
@@ -205,23 +197,23 @@ def _law(initial: Any, default: str) -> tuple[str, dict[str, Any]]:
     elif isinstance(initial, Mapping):
         initial = (initial.get("law"), {k: v for k, v in initial.items() if k != "law"})
     if not isinstance(initial, tuple | list) or len(initial) != 2 or not isinstance(initial[1], Mapping):
-        raise _refuse("initial", initial, "the name of a law, or (name, {parameter: value})")
+        raise refuse("initial", initial, "the name of a law, or (name, {parameter: value})")
     name, values = initial
     if not isinstance(name, str) or name not in LAWS:
-        raise _refuse("initial.law", name, f"one of {', '.join(LAWS)}")
+        raise refuse("initial.law", name, f"one of {', '.join(LAWS)}")
     known = (*LAWS[name], "scale", "shift")
     result: dict[str, Any] = {}
     for key in sorted(values, key=str):
         if key not in known:
-            raise _refuse("initial", key, f"for {name}: {', '.join(known)}")
+            raise refuse("initial", key, f"for {name}: {', '.join(known)}")
         value = values[key].tolist() if isinstance(values[key], np.ndarray) else values[key]
         many = isinstance(value, list | tuple)
         if many != (key == "values") or (many and not value):
-            raise _refuse(f"initial.{key}", value, "a list of numbers" if key == "values" else "a number")
+            raise refuse(f"initial.{key}", value, "a list of numbers" if key == "values" else "a number")
         where = f"initial.{key}"
         result[key] = tuple(exact(x, where) for x in value) if many else exact(value, where)
     if "values" in known and "values" not in result:
-        raise _refuse("initial.values", None, "a list of numbers")
+        raise refuse("initial.values", None, "a list of numbers")
     return name, result
 
 
@@ -261,20 +253,20 @@ class Model:
     def __post_init__(self) -> None:
         put = object.__setattr__
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.name):
-            raise _refuse("name", self.name, "1 to 64 letters, digits and - _ .")
+            raise refuse("name", self.name, "1 to 64 letters, digits and - _ .")
         if not isinstance(self.description, str):
-            raise _refuse("description", self.description, "a text")
+            raise refuse("description", self.description, "a text")
         put(self, "covariance", _covariance(self.covariance, self.tokens))
         put(self, "tokens", len(self.covariance))
         for role in ("students", "teachers"):
             put(self, role, _matrices(getattr(self, role), role))
         if not self.students:
-            raise _refuse("students", {}, "at least one matrix")
+            raise refuse("students", {}, "at least one matrix")
         for name in set(self.students) & set(self.teachers):
-            raise _refuse(f"teachers.{name}", name, "a name that no student has")
+            raise refuse(f"teachers.{name}", name, "a name that no student has")
         put(self, "loss", Formula(self.loss) if isinstance(self.loss, str) else self.loss)
         if not isinstance(self.loss, Loss):
-            raise _refuse("loss", self.loss, "Softmax, Scalar, Formula, or the text of a formula")
+            raise refuse("loss", self.loss, "Softmax, Scalar, Formula, or the text of a formula")
         put(self, "parameters", _parameters(self.parameters, self.loss, self.letters))
         self._check_loss()
 
@@ -282,14 +274,14 @@ class Model:
         """The loss reads a student, and is real and finite at a few generic points."""
         where = self.loss.at_fault
         if not any(name in self.students for name, _, _ in self.preactivations):
-            raise _refuse(where, self.formula, "a loss that depends on a student's pre-activations")
+            raise refuse(where, self.formula, "a loss that depends on a student's pre-activations")
         values = {parameter_symbol(k): v for k, v in self.parameters.items()}
         for point in range(1, 5):
             for k, entry in enumerate(self.preactivations):
                 values[preactivation_symbol(*entry)] = 2 * math.sin(2.3 * k + 1.7 * point)
             if math.isnan(evaluate(self.loss_expression, values)):
                 accepted = "a loss that is real and finite for all pre-activations, at the given parameters"
-                raise _refuse(where, self.formula, accepted)
+                raise refuse(where, self.formula, accepted)
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -301,7 +293,7 @@ class Model:
         """The loss as text."""
         pair = (len(self.students), len(self.teachers)) == (1, 1)
         if not pair and not isinstance(self.loss, Formula):
-            raise _refuse("loss.kind", self.loss.kind, "formula, unless there is one student and one teacher")
+            raise refuse("loss.kind", self.loss.kind, "formula, unless there is one student and one teacher")
         return self.loss.formula(self.tokens, self.letters[0], self.letters[-1])
 
     @cached_property
@@ -352,7 +344,7 @@ class Model:
     def with_parameters(self, **values: Number) -> Model:
         """The model with other values of some parameters."""
         for name in values.keys() - self.parameters.keys():
-            raise _refuse(f"parameters.{name}", values[name], f"the parameters {', '.join(self.parameters)}")
+            raise refuse(f"parameters.{name}", values[name], f"the parameters {', '.join(self.parameters)}")
         return replace(self, parameters={**self.parameters, **values})
 
     def with_covariance(self, covariance: Any) -> Model:
@@ -363,7 +355,7 @@ class Model:
         """The model with another rank ratio of all students, or of the named; default laws follow."""
         ratios = dict(ratio) if isinstance(ratio, Mapping) else dict.fromkeys(self.students, ratio)
         for name in ratios.keys() - set(self.letters):
-            raise _refuse("rank_ratio", name, f"the matrices {', '.join(self.letters)}")
+            raise refuse("rank_ratio", name, f"the matrices {', '.join(self.letters)}")
 
         def changed(table: Mapping[str, Parametrisation]) -> dict[str, Parametrisation]:
             return {k: replace(m, rank_ratio=ratios[k]) if k in ratios else m for k, m in table.items()}
@@ -420,29 +412,29 @@ def _covariance(value: Any, tokens: Any) -> tuple[tuple[Fraction, ...], ...]:
     """A square, symmetric, positive semidefinite matrix with a positive diagonal, exact."""
     number = isinstance(tokens, Integral) and not isinstance(tokens, bool)
     if tokens is not None and not (number and 1 <= tokens <= MAX_TOKENS):
-        raise _refuse("tokens", tokens, f"an integer 1 .. {MAX_TOKENS}")
+        raise refuse("tokens", tokens, f"an integer 1 .. {MAX_TOKENS}")
     if value is None and tokens is not None:
         value = [[int(i == j) for j in range(tokens)] for i in range(tokens)]
     rows = value.tolist() if isinstance(value, np.ndarray) else value
     listed = isinstance(rows, list | tuple) and all(isinstance(row, list | tuple) for row in rows)
     if not listed or not 1 <= len(rows) <= MAX_TOKENS or any(len(row) != len(rows) for row in rows):
-        raise _refuse("covariance", value, f"a square matrix of 1 .. {MAX_TOKENS} rows; without one, tokens")
+        raise refuse("covariance", value, f"a square matrix of 1 .. {MAX_TOKENS} rows; without one, tokens")
     if tokens not in (None, len(rows)):
-        raise _refuse("tokens", tokens, f"the size of the covariance, {len(rows)}")
+        raise refuse("tokens", tokens, f"the size of the covariance, {len(rows)}")
     matrix = tuple(
         tuple(exact(x, f"covariance[{i},{j}]") for j, x in enumerate(row, 1)) for i, row in enumerate(rows, 1)
     )
     for i, row in enumerate(matrix):
         if row[i] <= 0:
-            raise _refuse(f"covariance[{i + 1},{i + 1}]", row[i], "a variance above 0")
+            raise refuse(f"covariance[{i + 1},{i + 1}]", row[i], "a variance above 0")
         for j in range(i):
             if row[j] != matrix[j][i]:
                 accepted = f"a symmetric matrix, with {matrix[j][i]} as in [{j + 1},{i + 1}]"
-                raise _refuse(f"covariance[{i + 1},{j + 1}]", row[j], accepted)
+                raise refuse(f"covariance[{i + 1},{j + 1}]", row[j], accepted)
     scale = float(max(row[i] for i, row in enumerate(matrix)))
     lowest = np.linalg.eigvalsh(np.array([[float(x) / scale for x in row] for row in matrix]))[0]
     if lowest < -1e-12:
-        raise _refuse("covariance", value, f"no negative eigenvalue (the least is {lowest * scale:.3g})")
+        raise refuse("covariance", value, f"no negative eigenvalue (the least is {lowest * scale:.3g})")
     return matrix
 
 
@@ -457,35 +449,35 @@ def _name(name: Any, where: str) -> str:
     proper = isinstance(name, str) and len(name) <= 32 and name.isidentifier() and not name.startswith("_")
     if not proper or not unicodedata.is_normalized("NFKC", name) or name in RESERVED:
         accepted = "at most 32 letters, digits and _, a letter first; not pi, x or the name of a function"
-        raise _refuse(where, name, accepted)
+        raise refuse(where, name, accepted)
     return name
 
 
 def _matrices(value: Any, role: str) -> Table:
     """Matrices by name."""
     if not isinstance(value, Mapping):
-        raise _refuse(role, value, "a mapping of names to parametrisations")
+        raise refuse(role, value, "a mapping of names to parametrisations")
     for name, matrix in value.items():
         _name(name, _path(role, name))
         if not isinstance(matrix, Parametrisation):
-            raise _refuse(_path(role, name), matrix, f"one of {', '.join(PARAMETRISATIONS)}")
+            raise refuse(_path(role, name), matrix, f"one of {', '.join(PARAMETRISATIONS)}")
     return Table(value)
 
 
 def _parameters(value: Any, loss: Loss, letters: Sequence[str]) -> Table:
     """Parameter values by name, those that every model has added, sorted."""
     if not isinstance(value, Mapping):
-        raise _refuse("parameters", value, "a mapping of names to numbers")
+        raise refuse("parameters", value, "a mapping of names to numbers")
     beta = {_name(loss.beta, "loss.beta"): 1} if isinstance(loss, Softmax) else {}
     result = {}
     for name, number in {**ALWAYS, **beta, **value}.items():
         where = _path("parameters", name)
         if SYMBOLS.fullmatch(_name(name, where)) or name in letters:
-            raise _refuse(where, name, "no name of a matrix or of a symbol in the equations (u1, q_1_2, ..)")
+            raise refuse(where, name, "no name of a matrix or of a symbol in the equations (u1, q_1_2, ..)")
         accepted = "a number of at least 0" if name in {"beta", *ALWAYS, *beta} else "a finite number"
         result[name] = float(exact(number, where, accepted))
         if result[name] < 0 and accepted != "a finite number":
-            raise _refuse(where, number, accepted)
+            raise refuse(where, number, accepted)
     return Table(dict(sorted(result.items())))
 
 
@@ -496,20 +488,20 @@ def _keys(data: Any, where: str, required: Sequence[str], optional: Sequence[str
     """The entries of a table whose keys are known."""
     known = ", ".join((*required, *optional))
     if not isinstance(data, Mapping):
-        raise _refuse(where or "model", data, f"a table of {known}")
+        raise refuse(where or "model", data, f"a table of {known}")
     for key in data:
         if key not in (*required, *optional):
-            raise _refuse(_path(where, key), data[key], f"the keys {known}")
+            raise refuse(_path(where, key), data[key], f"the keys {known}")
     for key in required:
         if key not in data:
-            raise _refuse(_path(where, key), None, f"a value (keys that must be there: {', '.join(required)})")
+            raise refuse(_path(where, key), None, f"a value; the keys {', '.join(required)} must be there")
     return dict(data)
 
 
 def _read_loss(data: Any) -> Loss:
     kind = data.get("kind") if isinstance(data, Mapping) else data
     if not isinstance(kind, str) or kind not in LOSSES:
-        raise _refuse("loss.kind", kind, f"one of {', '.join(LOSSES)}")
+        raise refuse("loss.kind", kind, f"one of {', '.join(LOSSES)}")
     loss = LOSSES[kind]
     # A field with a default is an attribute of the class.
     required = [key for key, attribute in loss.keys.items() if not hasattr(loss, attribute)]
@@ -519,14 +511,14 @@ def _read_loss(data: Any) -> Loss:
 
 def _read_matrices(data: Any, role: str) -> dict[str, Parametrisation]:
     if not isinstance(data, Mapping):
-        raise _refuse(role, data, "a table of matrices")
+        raise refuse(role, data, "a table of matrices")
     result = {}
     for name, entry in data.items():
         where = _path(role, name)
         table = _keys(entry, where, ("parametrisation",), ("rank_ratio", "initial"))
         kind = table.pop("parametrisation")
         if not isinstance(kind, str) or kind not in PARAMETRISATIONS:
-            raise _refuse(f"{where}.parametrisation", kind, f"one of {', '.join(PARAMETRISATIONS)}")
+            raise refuse(f"{where}.parametrisation", kind, f"one of {', '.join(PARAMETRISATIONS)}")
         try:
             result[name] = PARAMETRISATIONS[kind](**table)
         except ModelError as error:
@@ -575,16 +567,16 @@ def load_model(name_or_path: str | Path) -> Model:
             with Path(name_or_path).open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)
         except (OSError, ValueError):
-            raise _refuse("model", str(name_or_path), accepted) from None
+            raise refuse("model", str(name_or_path), accepted) from None
     else:
-        raise _refuse("model", name_or_path, accepted)
+        raise refuse("model", name_or_path, accepted)
     if len(raw) > MAX_BYTES:
-        raise _refuse("model", str(name_or_path), f"a file of at most {MAX_BYTES} bytes")
+        raise refuse("model", str(name_or_path), f"a file of at most {MAX_BYTES} bytes")
     try:
         data = tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
-        raise _refuse("model", str(name_or_path), f"a TOML file ({reason})") from None
+        raise refuse("model", str(name_or_path), f"a TOML file ({reason})") from None
     return Model.from_dict(data)
 
 

@@ -12,7 +12,6 @@ from math import comb
 
 import sympy as sp
 
-from tracewords.derive.flow import coupling_name
 from tracewords.derive.functions import sigmoid, softmax
 from tracewords.derive.gaussian import UNIT, Averages, Statics
 
@@ -20,32 +19,30 @@ MOST_ATOMS = 3
 RAISE = 12  # degree to which Bernstein forms are raised, which tightens them
 
 
-def curvature_bound(statics: Statics) -> sp.Expr | None:
-    """Bound of ``sum_l sum_ab |d2 G_kl / dq_a dq_b|`` for every k, valid for all q; None where none is known.
+def curvature_bounds(statics: Statics) -> dict[str, sp.Expr] | None:
+    """Bounds of ``sum_ab |d2 G / dq_a dq_b|``, valid for all q, by coupling; None where none is known.
 
-    The sums run over the order parameters with a student in them.  An expression in |parameters|; it
-    bounds how much ``sum_l |dG_kl| / max |dq|`` can change.
+    The sum runs over the order parameters with a student in them.  Expressions in |parameters|; they bound
+    what a linearisation of the couplings leaves out.
     """
     students = {statics.alphabet.index[name] for name in statics.model.students}
     moving = [statics.symbol(w) for w in statics.order_parameters if students & set(w)]
-    total: list[sp.Expr] = []
-    for k in sorted(students):
-        row = sp.Integer(0)
-        for l in statics.letters:
-            expression = statics.couplings[coupling_name("G", *sorted((k, l)))]
-            for i, a in enumerate(moving):
-                first = Averages("D")
-                slope = statics.averages.derivative(expression, a, first)
-                if slope.free_symbols & set(statics.averages.meaning):
-                    return None  # an average times a function of q
-                for b in moving[i:]:
-                    second = Averages("C")
-                    bound = _bound(first.derivative(slope, b, second), second)
-                    if bound is None:
-                        return None
-                    row += bound if a == b else 2 * bound
-        total.append(row)
-    return total[0] if len(total) == 1 else sp.Max(*total)
+    result = {}
+    for name, expression in statics.couplings.items():
+        total = sp.Integer(0)
+        for i, a in enumerate(moving):
+            first = Averages("D")
+            slope = statics.averages.derivative(expression, a, first)
+            if slope.free_symbols & set(statics.averages.meaning):
+                return None  # an average times a function of q
+            for b in moving[i:]:
+                second = Averages("C")
+                bound = _bound(first.derivative(slope, b, second), second)
+                if bound is None:
+                    return None
+                total += bound if a == b else 2 * bound
+        result[name] = total
+    return result
 
 
 def _bound(expression: sp.Expr, averages: Averages) -> sp.Expr | None:

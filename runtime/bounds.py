@@ -1,35 +1,45 @@
 """Horizon and certificate of the truncation (closure zero), with what each hypothesis rests on.
 
-Let e be the error of the moments of the truncated equations, ``E_w = sup |e_a|`` over words of w letters, G the
-couplings along the *truncated* path, ``g = max_k sum_l |G_kl|``, and L a Lipschitz constant of the couplings:
-``max_k sum_l |dG_kl| <= L max |dq|``.  Subtracting the equations of the truncated from the true moments,
+A word is classed by how many of each letter it has, n = (n_1, n_2, ..).  Let E_n bound the error of all moments of
+class n of the order-M truncation, G the couplings along the *truncated* path, and D_kl a bound of their
+distance to the true couplings.  Subtracting the equations of the truncated from the true moments,
 
-    E_w' <= 2 w (g E_{w+1} + L E_2 m_{w+1}),   E_{M+1} = m_{M+1},   E(0) = 0,
+    E_n' <= 2 sum_k n_k sum_l ( |G_kl| E_{n+l} + D_kl b^{n+l} ),        k over the students,
+    E_n = b^n for |n| = M + 1,    E_n = 0 for words of teachers alone,    E_n(0) = 0,
 
-where ``m_w`` bounds every true moment of w letters.  By Hoelder's inequality for traces ``m_w = max_k tr |S_k|^w``
-will do, and for a student, with S_k positive,
+where ``b^n = prod_k b_k^{n_k}`` and ``b_k >= (tr |S_k|^{M+1})^{1/(M+1)}`` of the true solution: by Hoelder's inequality for
+traces no moment of class n is larger.  A second-order Taylor bound gives
 
-    d tr S_k^w / dt <= 2 w (sum_l (L E_2 + (-G_kl)_+) |S_l|) tr S_k^w,
+    D_kl = sum_pr |dG_kl/dq_pr| E_pr + C_kl (max E_pr)^2 / 2,
 
-and likewise for its operator norm.  These comparison equations are integrated together: their solution
-bounds the error as long as their hypotheses hold.  The coarser certificate with ``m_w = C^{2w}``, C^2 the
-largest operator norm, is the one whose convergence gives the horizon.
+slopes along the truncated path, C_kl a bound of the second derivatives of G_kl for all q.  The operator norms a_k and the
+b_k of a student obey, with g = -G + D,
+
+    a_k' <= 2 a_k ( sum_{l != k} (g_kl)_+ a_l + g_kk a_k ),
+    b_k' <= 2 b_k ( sum_{l != k} (g_kl)_+ a_l + g_kk b_k )     (a_k in place of b_k where g_kk > 0),
+
+for positive S.  All of it is one quasi-monotone system: its solution bounds the error, with no circle.  A higher order M'
+certifies a lower one too: ``|mu^M - mu| <= |mu^M - mu^M'| + bound(M')``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
+from tracewords.errors import ModelError
 from tracewords.runtime.solver import Params, Solver
 from tracewords.runtime.start import Start
 
 Floats = NDArray[np.float64]
+Curvature = Mapping[str, float] | None
+OVERFLOW = 1e40
 
 
 @dataclass(frozen=True)
@@ -44,23 +54,19 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A bound of the truncation error over [0, time].
+    """A bound of the truncation error of the order parameters.
 
     Attributes
     ----------
-    order, time : int, float
-        M and the end of the interval.
-    bound : float
-        Of the error of the moments of order two, absolute.
-    coarse : float
-        The same with operator norms in place of traces of powers.
+    order : int
+    times, bound : (n,) arrays
+        The bound over [0, t]; infinite where there is none.
     hypotheses : tuple of Hypothesis
     """
 
     order: int
-    time: float
-    bound: float
-    coarse: float
+    times: Floats
+    bound: Floats
     hypotheses: tuple[Hypothesis, ...]
 
     @property
@@ -69,15 +75,14 @@ class Certificate:
         return all(h.proven for h in self.hypotheses)
 
 
+# -- horizons ---------------------------------------------------------------------------------------------
+
+
 def coupling_matrix(solver: Solver, values: Floats) -> Floats:
-    """G (K, K', ...) from the couplings (C, ...): row per student, column per letter."""
-    letters, students = solver.LETTERS, solver.STUDENTS
+    """G (students, letters, ...) from the couplings (C, ...)."""
     table = dict(zip(solver.COUPLINGS, values, strict=True))
-    rows = []
-    for k in range(len(students)):
-        names = [_name(*sorted((k, l))) for l in range(len(letters))]
-        rows.append([table[n] for n in names])
-    return np.array(rows)
+    letters = range(len(solver.LETTERS))
+    return np.array([[table[_name(*sorted((k, l)))] for l in letters] for k in range(len(solver.STUDENTS))])
 
 
 def _name(k: int, l: int) -> str:
@@ -85,7 +90,7 @@ def _name(k: int, l: int) -> str:
 
 
 def horizon(solver: Solver, start: Start, params: Params | None = None) -> float:
-    """T* = 1 / (2 g C^2) with the couplings and operator norms of the start; NaN where norms are not known."""
+    """T* = 1 / (2 g C^2), couplings and operator norms of the start; NaN where norms are not known."""
     norms = start.norms()
     if norms is None:
         return float("nan")
@@ -95,19 +100,53 @@ def horizon(solver: Solver, start: Start, params: Params | None = None) -> float
     return float(1.0 / rate) if rate > 0 else float("inf")
 
 
-def _moving(solver: Solver) -> NDArray[np.bool_]:
-    """Which order parameters can differ between two solutions: those with a student in them."""
-    return np.array([any(x in solver.STUDENTS for x in w.split(".")) for w in solver.ORDER_PARAMETERS])
+def horizons(solver: Solver, trajectory: xr.Dataset, start: Start) -> dict[str, float]:
+    """T* in several forms along a truncated path, with the operator norms of the start.
+
+    ``start``: couplings of t = 0; ``run``: the largest T with ``T = 1 / (2 C^2 sup_[0,T] g)``; ``integrated``: where
+    ``2 C^2 int g dt`` reaches one; ``sharp``: where ``x_k' = 2 x_k sum_l |G_kl| x_l`` from the norms blows up, couplings of
+    t = 0.  Infinite if not reached on the path.
+    """
+    norms = start.norms()
+    if norms is None:
+        return dict.fromkeys(("start", "run", "integrated", "sharp"), float("nan"))
+    size = max(norms.values())
+    time = trajectory["time"].values
+    matrix = np.abs(coupling_matrix(solver, trajectory["coupling"].transpose("name", "time").values))
+    g = matrix.sum(axis=1).max(axis=0)
+    steps = np.diff(time) * np.maximum(g[1:], g[:-1])
+    return {
+        "start": float(1.0 / (2.0 * size * g[0])) if g[0] > 0 else float("inf"),
+        "run": _crossing(time, 2.0 * size * time * np.maximum.accumulate(g)),
+        "integrated": _crossing(time, 2.0 * size * np.concatenate([[0.0], np.cumsum(steps)])),
+        "sharp": _blow_up(matrix[..., 0], np.array([norms[k] for k in solver.LETTERS])),
+    }
 
 
-def _slope_sum(solver: Solver, q: Floats, params: Params | None, moving: NDArray[np.bool_]) -> Floats:
-    slopes = solver.coupling_slopes(q, params).reshape(len(solver.COUPLINGS), len(solver.ORDER_PARAMETERS), -1)
-    return _combine(solver, np.abs(slopes[:, moving]))
+def _crossing(time: Floats, value: Floats) -> float:
+    return float(np.interp(1.0, value, time)) if value[-1] >= 1 else float("inf")
 
 
-def _combine(solver: Solver, slopes: Floats) -> Floats:
-    """max_k sum_l sum_q of slopes (C, Q, n)."""
-    return coupling_matrix(solver, slopes.sum(axis=1)).sum(axis=1).max(axis=0)
+def _blow_up(g: Floats, norms: Floats) -> float:
+    """When the majorant of all Taylor series blows up, by its logarithm."""
+    students = len(g)
+    if not np.any(g):
+        return float("inf")
+
+    def slope(t: float, y: Floats) -> Floats:
+        x = np.concatenate([np.exp(y), norms[students:]])
+        return 2.0 * (g @ x)
+
+    def far(t: float, y: Floats) -> float:
+        return float(y.max() - np.log(1e12 * norms.max()))
+
+    far.terminal = True  # type: ignore[attr-defined]
+    end = 1e3 / (g.sum(axis=1).max() * norms.max())
+    path = solve_ivp(slope, (0.0, end), np.log(norms[:students]), rtol=1e-10, atol=1e-12, events=far)
+    return float(path.t[-1]) if path.status == 1 else float("inf")
+
+
+# -- certificate ------------------------------------------------------------------------------------------
 
 
 class Majorant:
@@ -116,144 +155,159 @@ class Majorant:
     Parameters
     ----------
     solver : Solver
-        Of order M.
+        Of order M; all matrices positive (tied).
     trajectory : Dataset
         Closure zero at that order, on a fine grid of times.
     start : Start
-    curvature : float or None
-        Bound of how fast the Lipschitz constant changes with q; None: slopes are sampled instead.
+    curvature : mapping of coupling to bound, or None
+        C_kl; None: nothing is known, slopes are sampled around the path and the result is an estimate.
     """
 
     def __init__(
-        self, solver: Solver, trajectory: xr.Dataset, start: Start, params: Params | None, curvature: float | None
+        self, solver: Solver, trajectory: xr.Dataset, start: Start, params: Params | None, curvature: Curvature
     ) -> None:
-        self.solver = solver
+        if any(kind != "tied" for kind in solver.KINDS.values()):
+            raise ModelError("model", "matrices that are not tied", "tied matrices, for a certificate")
+        self.solver, self.order = solver, int(solver.ORDER)
+        self.students, self.letters = len(solver.STUDENTS), len(solver.LETTERS)
         self.grid = trajectory["time"].values
-        couplings = trajectory["coupling"].transpose("name", "time").values
-        q = trajectory["moment"].sel(word=list(solver.ORDER_PARAMETERS)).transpose("word", "time").values
-        variation = np.abs(np.diff(q, axis=1)).max(axis=0, initial=0.0)
-        moving = _moving(solver)
-        self.curvature = curvature
-        if curvature is None:
-            self.curve = 0.0
-            self.slope = np.full(len(variation), _sampled_slope(solver, q, params, moving))
-        else:
-            self.curve = curvature
-            along = _slope_sum(solver, q, params, moving)
-            self.slope = np.maximum(along[1:], along[:-1]) + curvature * variation
-        # between grid points the couplings stay within the larger neighbour plus what the slope allows
-        margin = self.slope * variation
-        matrix = coupling_matrix(solver, couplings)
-        size, falling = np.abs(matrix), np.maximum(-matrix, 0.0)
-        self.size = np.maximum(size[..., 1:], size[..., :-1]).sum(axis=1).max(axis=0) + margin
-        self.falling = np.maximum(falling[..., 1:], falling[..., :-1])
-        self.margin = margin
+        self._classes()
+        self._path(trajectory, params, curvature)
         norms = start.norms()
         assert norms is not None
         self.norms = np.array([norms[k] for k in solver.LETTERS])
-        words = [".".join([k] * w) for k in solver.LETTERS for w in range(1, solver.ORDER + 2)]
-        self.moments = start.values(words).reshape(len(solver.LETTERS), -1)
+        powers = start.values([".".join([k] * (self.order + 1)) for k in solver.LETTERS])
+        self.roots = powers ** (1.0 / (self.order + 1))
 
-    def solve(self, coarse: bool) -> tuple[Floats, Floats]:
-        """Bounds E_1 .. E_M (n, M) and operator norms (n, letters) at the grid times; infinite once they overflow."""
-        order, letters, students = self.solver.ORDER, len(self.solver.LETTERS), len(self.solver.STUDENTS)
-        powers = np.arange(1, order + 2)
+    def _classes(self) -> None:
+        """Classes n of words with a student, and for each step k, l the class n + l."""
+        k, m = self.letters, self.order
+        counts = [n for n in product(range(m + 1), repeat=k) if 1 <= sum(n) <= m and any(n[: self.students])]
+        self.counts = np.array(sorted(counts, key=lambda n: (sum(n), n)))
+        index = {tuple(n): i for i, n in enumerate(self.counts)}
+        self.next = np.full((len(self.counts), k), -1)
+        for i, n in enumerate(self.counts):
+            for l in range(k):
+                self.next[i, l] = index.get(tuple(n + (np.arange(k) == l)), -1)
+        letter = {name: i for i, name in enumerate(self.solver.LETTERS)}
+        pairs = [tuple(letter[x] for x in w.split(".")) for w in self.solver.ORDER_PARAMETERS]
+        self.moving = np.array([min(p) < self.students for p in pairs])
+        unit = np.eye(k, dtype=int)
+        self.pair_class = np.array([index[tuple(unit[a] + unit[b])] for a, b in pairs if min(a, b) < self.students])
 
-        def slope(t: float, y: Floats, i: int) -> Floats:
-            error, norm, moment = y[:order], y[order : order + letters], y[order + letters :].reshape(letters, -1)
-            shift = (self.slope[i] + self.curve * error[1]) * error[1]  # sum_l |G_kl - truncated G_kl|
-            rate = np.zeros(letters)
-            rate[:students] = 2.0 * (self.falling[:, :, i] @ norm + (shift + self.margin[i]) * norm.max())
-            bound = norm.max() ** powers if coarse else moment.max(axis=0)
-            following = np.append(error[1:], bound[-1])
-            growth = 2.0 * powers[:-1] * (self.size[i] * following + shift * bound[1:])
-            return np.concatenate([growth, rate * norm, (rate[:, None] * powers * moment).ravel()])
+    def _path(self, trajectory: xr.Dataset, params: Params | None, curvature: Curvature) -> None:
+        """Couplings and slopes on each interval of the grid: the larger neighbour, plus what lies between."""
+        solver = self.solver
+        q = trajectory["moment"].sel(word=list(solver.ORDER_PARAMETERS)).transpose("word", "time").values
+        couplings = coupling_matrix(solver, trajectory["coupling"].transpose("name", "time").values)
+        step = np.abs(np.diff(q, axis=1)).max(axis=0, initial=0.0)
+        wide = np.maximum(step, np.maximum(np.append(step[1:], 0.0), np.append(0.0, step[:-1])))
+        slopes = self._slopes(q, params)
+        self.proven = curvature is not None
+        if curvature is None:
+            self.curve = np.zeros(couplings.shape[:2])
+            near = self._slopes(self._around(q), params).max(axis=-1, keepdims=True)
+            slopes = np.maximum(slopes, near)
+        else:
+            self.curve = coupling_matrix(solver, np.array([curvature[c] for c in solver.COUPLINGS]))
+        pairs = np.maximum(slopes[..., 1:], slopes[..., :-1])
+        self.slope = pairs + self.curve[:, :, None, None] * wide
+        margin = self.slope.sum(axis=2) * wide
+        self.size = np.maximum(np.abs(couplings[..., 1:]), np.abs(couplings[..., :-1])) + margin
+        self.falling = np.maximum(-couplings[..., 1:], -couplings[..., :-1]) + margin
 
-        state = np.concatenate([np.zeros(order), self.norms, self.moments.ravel()])
-        bounds = np.full((len(self.grid), order), np.inf)
-        norms = np.full((len(self.grid), letters), np.inf)
-        bounds[0], norms[0] = 0.0, self.norms
+    def _slopes(self, q: Floats, params: Params | None) -> Floats:
+        """|dG_kl/dq_pr| (students, letters, moving pairs, n)."""
+        with np.errstate(all="ignore"):
+            raw = self.solver.coupling_slopes(q, params).reshape(len(self.solver.COUPLINGS), len(q), -1)
+        return np.nan_to_num(np.abs(coupling_matrix(self.solver, raw[:, self.moving])))
+
+    def _around(self, q: Floats) -> Floats:
+        steps = np.random.default_rng(0).uniform(-0.1, 0.1, (32, *q.shape)) * np.abs(q).max() * self.moving[:, None]
+        return (q[None] + steps).transpose(1, 0, 2).reshape(len(q), -1)
+
+    def _derivative(self, t: float, y: Floats, i: int) -> Floats:
+        """Right side of the comparison equations on interval i; y = errors, operator norms, roots of traces."""
+        size, s = len(self.counts), self.students
+        error, norm, root = y[:size], y[size : size + self.letters], y[size + self.letters :]
+        pairs = error[self.pair_class]
+        shift = self.slope[..., i] @ pairs + 0.5 * self.curve * pairs.max() ** 2
+        power = np.exp(self.counts @ np.log(root))[:, None] * root  # b^{n+l}
+        following = np.where(self.next >= 0, error[self.next], np.where(self.edge, power, 0.0))
+        rates = np.einsum("kl,nl->nk", self.size[..., i], following) + np.einsum("kl,nl->nk", shift, power)
+        growth = 2.0 * (self.counts[:, :s] * rates).sum(axis=1)
+        g = self.falling[..., i] + shift
+        own = np.diagonal(g)[:s]
+        others = np.maximum(g, 0.0)
+        others[np.arange(s), np.arange(s)] = 0.0
+        push = others @ norm
+        still = np.zeros(self.letters - s)
+        norms = 2.0 * norm[:s] * (push + own * norm[:s])
+        roots = 2.0 * root[:s] * (push + own * np.where(own > 0, norm[:s], root[:s]))
+        return np.concatenate([growth, norms, still, roots, still])
+
+    def solve(self) -> tuple[Floats, Floats]:
+        """Bounds of the order parameters' errors (n,) and operator norms (n, letters); infinite once they overflow."""
+        self.edge = (self.counts.sum(axis=1) == self.order)[:, None]
+        size = len(self.counts)
+        state = np.concatenate([np.zeros(size), self.norms, self.roots])
+        bound, norms = np.full(len(self.grid), np.inf), np.full((len(self.grid), self.letters), np.inf)
+        bound[0], norms[0] = 0.0, self.norms
         for i, (a, b) in enumerate(zip(self.grid, self.grid[1:], strict=False)):
             # piece by piece: the coefficients jump at grid points
             with np.errstate(all="ignore"):
-                piece = solve_ivp(slope, (a, b), state, method="DOP853", rtol=1e-8, atol=1e-30, args=(i,))
+                piece = solve_ivp(
+                    self._derivative, (a, b), state, method="DOP853", rtol=1e-7, atol=1e-40, args=(i,), first_step=b - a
+                )
             state = piece.y[:, -1]
-            if not (piece.success and np.all(np.isfinite(state)) and state[:order].max() < 1e60):
+            if not (piece.success and np.all(np.isfinite(state)) and state.max() < OVERFLOW):
                 break
-            bounds[i + 1], norms[i + 1] = state[:order], state[order : order + letters]
-        return bounds, norms
-
-
-def _sampled_slope(solver: Solver, q: Floats, params: Params | None, moving: NDArray[np.bool_]) -> float:
-    """Largest slope at points around a path; an estimate, not a bound."""
-    rng = np.random.default_rng(0)
-    steps = rng.uniform(-0.1, 0.1, (32, *q.shape)) * np.abs(q).max() * moving[:, None]
-    around = np.concatenate([q[None], q[None] + steps]).transpose(1, 0, 2).reshape(len(q), -1)
-    with np.errstate(all="ignore"):
-        return float(np.nanmax(_slope_sum(solver, around, params, moving)))
+            bound[i + 1], norms[i + 1] = state[self.pair_class].max(), state[size : size + self.letters]
+        return np.maximum.accumulate(bound), norms
 
 
 def certify(
-    solver: Solver, trajectory: xr.Dataset, start: Start, params: Params | None, curvature: float | None
-) -> tuple[Floats, Certificate]:
-    """Bound of the errors of order two over the trajectory's times.
+    solver: Solver, trajectory: xr.Dataset, start: Start, params: Params | None, curvature: Curvature
+) -> Certificate:
+    """Bound of the errors of the order parameters at the trajectory's times, from this order alone."""
+    majorant = Majorant(solver, trajectory, start, params, curvature)
+    bound, norms = majorant.solve()
+    source = "of the given matrices" if start.factors is not None else "edges of the limiting spectra"
+    reached = np.isfinite(bound)
+    proven = majorant.proven
+    slope = "on the path, plus a bound of second derivatives for all q" if proven else "largest sampled near the path"
+    hypotheses = (
+        Hypothesis("initial moments exact, kappa = 0", 0.0, True, "by construction"),
+        Hypothesis("operator norms at the start", float(majorant.norms.max()), True, source),
+        Hypothesis("operator norms, largest", float(norms[reached].max()), proven, "comparison equation"),
+        Hypothesis("sum of |couplings|, largest", float(majorant.size.sum(axis=1).max()), proven, "truncated path; slopes bound what lies between grid times"),
+        Hypothesis("slope of a coupling, largest", float(majorant.slope.max()), proven, slope),
+    )
+    return Certificate(solver.ORDER, majorant.grid, bound, hypotheses)
+
+
+def combine(certificates: Mapping[int, Certificate], paths: Mapping[int, Floats]) -> dict[int, Certificate]:
+    """Each order's certificate, improved by those of higher orders.
 
     Parameters
     ----------
-    curvature : float or None
-        See `Majorant`; from the derivation of the model.
-
-    Returns
-    -------
-    (n,) array
-        The bound at each time of the trajectory; infinite where there is none.
-    Certificate
-        At its last time.
+    certificates : mapping of order to Certificate
+    paths : mapping of order to (n, Q) array
+        Truncated order parameters at the certificates' times; shorter where an order failed.
     """
-    majorant = Majorant(solver, trajectory, start, params, curvature)
-    (fine, norms), (coarse, _) = majorant.solve(coarse=False), majorant.solve(coarse=True)
-    bound = np.minimum(fine[:, 1], coarse[:, 1])
-    source = "of the given matrices" if start.factors is not None else "edges of the limiting spectra"
-    if curvature is None:
-        slope = Hypothesis("Lipschitz constant of the couplings", float(majorant.slope.max()), False, "largest slope sampled near the path")
-    else:
-        reach = float((majorant.slope + majorant.curve * np.minimum(bound[1:], 1e30)).max())
-        how = "slopes on the path, plus a bound of their variation over all overlaps"
-        slope = Hypothesis("Lipschitz constant of the couplings", reach, True, how)
-    hypotheses = (
-        Hypothesis("operator norms at the start", float(majorant.norms.max()), True, source),
-        Hypothesis("operator norms at the end", float(norms[-1].max()), curvature is not None, "comparison equation"),
-        Hypothesis("sum of couplings, largest", float(majorant.size.max()), curvature is not None, "truncated path, with the Lipschitz constant between grid times"),
-        slope,
-    )
-    last = float(trajectory["time"].values[-1])
-    return bound, Certificate(solver.ORDER, last, float(bound[-1]), float(coarse[-1, 1]), hypotheses)
-
-
-def horizons(solver: Solver, trajectory: xr.Dataset, start: Start, params: Params | None) -> Mapping[str, float]:
-    """T* in three forms along a truncated path.
-
-    ``start``: couplings and norms of t = 0; ``run``: the largest T with T = 1 / (2 C^2 sup_[0,T] g), norms of
-    t = 0; ``integrated``: where ``2 C^2 int g dt`` reaches one.  Infinite if not reached on the path.
-    """
-    norms = start.norms()
-    if norms is None:
-        return {"start": float("nan"), "run": float("nan"), "integrated": float("nan")}
-    size = max(norms.values())
-    time = trajectory["time"].values
-    matrix = coupling_matrix(solver, trajectory["coupling"].transpose("name", "time").values)
-    g = np.abs(matrix).sum(axis=1).max(axis=0)
-    sup = 2.0 * size * time * np.maximum.accumulate(g)
-    steps = np.diff(time) * np.maximum(g[1:], g[:-1])
-    area = 2.0 * size * np.concatenate([[0.0], np.cumsum(steps)])
-    return {
-        "start": float(1.0 / (2.0 * size * g[0])) if g[0] > 0 else float("inf"),
-        "run": _crossing(time, sup),
-        "integrated": _crossing(time, area),
-    }
-
-
-def _crossing(time: Floats, value: Floats) -> float:
-    if value[-1] < 1:
-        return float("inf")
-    return float(np.interp(1.0, value, time))
+    result = dict(certificates)
+    orders: Sequence[int] = sorted(certificates)
+    for low in orders:
+        for high in orders:
+            if high <= low:
+                continue
+            n = min(len(paths[low]), len(paths[high]), len(result[low].bound))
+            gap = np.maximum.accumulate(np.abs(paths[low][:n] - paths[high][:n]).max(axis=1))
+            other = gap + certificates[high].bound[:n]
+            if np.all(other >= result[low].bound[:n]):
+                continue
+            bound = np.minimum(result[low].bound[:n], other)
+            hypotheses = certificates[high].hypotheses if not certificates[low].proven or certificates[high].proven else ()
+            chosen = hypotheses or certificates[low].hypotheses
+            result[low] = replace(result[low], times=result[low].times[:n], bound=bound, hypotheses=chosen)
+    return result

@@ -123,15 +123,15 @@ def _intact(path: Path) -> bool:
         return False
 
 
-def curvature(model: Model, params: dict[str, float]) -> float | None:
-    """Proven bound of how fast the slopes of the couplings vary (see `runtime.bounds`), or None."""
+def curvature(model: Model, params: dict[str, float]) -> dict[str, float] | None:
+    """Proven bounds of how fast the slopes of the couplings vary (see `runtime.bounds`), or None."""
     import sympy as sp
 
-    from tracewords.derive.suprema import curvature_bound
+    from tracewords.derive.suprema import curvature_bounds
     from tracewords.derive.system import System
 
-    bound = curvature_bound(System(model, 2).statics)
-    if bound is None:
+    bounds = curvature_bounds(System(model, 2).statics)
+    if bounds is None:
         return None
     values = {sp.Symbol(name, real=True): sp.Float(float(value)) for name, value in params.items()}
-    return float(bound.subs(values))
+    return {name: float(bound.subs(values)) for name, bound in bounds.items()}
