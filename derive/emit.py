@@ -160,8 +160,8 @@ def _programs(system: System, printer: _FloatPrinter) -> list[dict[str, Any]]:
         "couplings": statics.coupling_program,
         "noise": statics.noise_program,
         "potential": statics.potential_program,
-        "coupling_slopes": statics.slope_program(statics.couplings),
-        "noise_slopes": statics.slope_program(statics.noise),
+        "coupling_slopes": statics.coupling_slope_program,
+        "noise_slopes": statics.noise_slope_program,
     }
     names = list(system.model.parameters)
     return [_program(name, p, statics.symbols, printer, names) for name, p in table.items()]

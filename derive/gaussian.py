@@ -296,7 +296,17 @@ class Statics:
         """The population loss."""
         return self.averages.program([("Phi", self.potential)])
 
-    def slope_program(self, expressions: Mapping[str, sp.Expr]) -> Program:
+    @cached_property
+    def coupling_slope_program(self) -> Program:
+        """Derivatives of the couplings."""
+        return self._slope_program(self.couplings)
+
+    @cached_property
+    def noise_slope_program(self) -> Program:
+        """Derivatives of the noise contractions."""
+        return self._slope_program(self.noise)
+
+    def _slope_program(self, expressions: Mapping[str, sp.Expr]) -> Program:
         """Derivatives of expressions with respect to every order parameter, row by row."""
         target = Averages("D")
         outputs = []

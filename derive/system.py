@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import networkx as nx
 import sympy as sp
@@ -13,6 +13,12 @@ from tracewords.derive.flow import MatrixFlow, tied_flow
 from tracewords.derive.gaussian import Statics
 from tracewords.derive.hierarchy import Hierarchy, derive
 from tracewords.derive.model import Model
+
+
+@lru_cache(maxsize=16)
+def _statics(model: Model) -> Statics:
+    """The statics of a model, which do not depend on the order."""
+    return Statics(model, tied_flow(tuple(model.students), tuple(model.teachers)))
 
 
 class System:
@@ -34,7 +40,7 @@ class System:
         self.model, self.order = model, order
         self.flow: MatrixFlow = tied_flow(tuple(model.students), tuple(model.teachers))
         self.hierarchy: Hierarchy = derive(self.flow, order)
-        self.statics = Statics(model, self.flow)
+        self.statics = _statics(model)
 
     @cached_property
     def words(self) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 /* tied_h1_m5: trace-moment equations to order 5, closure zero, over blocks of trajectories.
-   Written by tracewords 0.1.0 for model digest 95427a58c20b2bf5; do not edit.
+   Written by tracewords 0.1.0 for model digest 17ebb5fe5b75bf84; do not edit.
    Time t = 4 alpha n / d.  Needs gcc or clang; build with -std=c11 -O3 -march=native -fPIC -shared, never -ffast-math. */
 /* Lanes: LANES doubles that the compiler keeps in vector registers (GNU C vector_size, gcc and clang).
    exp, sigmoid and tanh are branch-free polynomials, within 2 units in the last place; erf, log, sin and cos ask

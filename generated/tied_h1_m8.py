@@ -1,6 +1,6 @@
 """tied_h1_m8: trace-moment equations to order 8, with their couplings.
 
-Written by tracewords 0.1.0 for model digest 95427a58c20b2bf5; do not edit.
+Written by tracewords 0.1.0 for model digest 17ebb5fe5b75bf84; do not edit.
 `rhs` is d mu / dt, t = 4 alpha n / d (n steps of SGD, step size alpha); mu[i] = tr(WORDS[i]), tr = Tr / d.
 """
 
@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 NAME = "tied-h1"
-MODEL_DIGEST = "95427a58c20b2bf5"
+MODEL_DIGEST = "17ebb5fe5b75bf84"
 VERSION = "0.1.0"
 ORDER = 8
 TIME = "t"
@@ -257,8 +257,11 @@ _LOOP_WEIGHT = np.array([
 ])
 
 
-def trapezoid(dimension, nodes=97, reach=8.0):
-    """Trapezoidal rule for the mean over standard normal variables: z (dimension, P), w (P,)."""
+def trapezoid(dimension, nodes=97, reach=8.0, drop=1e-16):
+    """Trapezoidal rule for the mean over standard normal variables: z (dimension, P), w (P,).
+
+    Nodes a direction up to `reach` standard deviations; points of less than `drop` of the largest weight are left out.
+    """
     line = np.linspace(-reach, reach, nodes)
     density = np.exp(-0.5 * line * line)
     density /= density.sum()
@@ -266,8 +269,8 @@ def trapezoid(dimension, nodes=97, reach=8.0):
     weight = np.ones(())
     for _ in range(dimension):
         weight = np.multiply.outer(weight, density)
-    keep = weight > 1e-19
-    return np.stack([g[keep] for g in grids]), weight[keep]
+    keep = weight > drop * weight.max()
+    return np.stack([g[keep] for g in grids]), weight[keep] / weight[keep].sum()
 
 
 class _Rules(dict):

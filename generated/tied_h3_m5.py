@@ -1,6 +1,6 @@
 """tied_h3_m5: trace-moment equations to order 5, with their couplings.
 
-Written by tracewords 0.1.0 for model digest ef5e745e01af90d9; do not edit.
+Written by tracewords 0.1.0 for model digest a4f148df71ae56ca; do not edit.
 `rhs` is d mu / dt, t = 4 alpha n / d (n steps of SGD, step size alpha); mu[i] = tr(WORDS[i]), tr = Tr / d.
 """
 
@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 NAME = "tied-h3"
-MODEL_DIGEST = "ef5e745e01af90d9"
+MODEL_DIGEST = "a4f148df71ae56ca"
 VERSION = "0.1.0"
 ORDER = 5
 TIME = "t"
@@ -94,8 +94,11 @@ _LOOP_WEIGHT = np.array([
 ])
 
 
-def trapezoid(dimension, nodes=97, reach=8.0):
-    """Trapezoidal rule for the mean over standard normal variables: z (dimension, P), w (P,)."""
+def trapezoid(dimension, nodes=97, reach=8.0, drop=1e-16):
+    """Trapezoidal rule for the mean over standard normal variables: z (dimension, P), w (P,).
+
+    Nodes a direction up to `reach` standard deviations; points of less than `drop` of the largest weight are left out.
+    """
     line = np.linspace(-reach, reach, nodes)
     density = np.exp(-0.5 * line * line)
     density /= density.sum()
@@ -103,8 +106,8 @@ def trapezoid(dimension, nodes=97, reach=8.0):
     weight = np.ones(())
     for _ in range(dimension):
         weight = np.multiply.outer(weight, density)
-    keep = weight > 1e-19
-    return np.stack([g[keep] for g in grids]), weight[keep]
+    keep = weight > drop * weight.max()
+    return np.stack([g[keep] for g in grids]), weight[keep] / weight[keep].sum()
 
 
 class _Rules(dict):

@@ -97,8 +97,11 @@ _LOOP_WEIGHT = np.array([
 ])
 
 
-def trapezoid(dimension, nodes=97, reach=8.0):
-    """Trapezoidal rule for the mean over standard normal variables: z (dimension, P), w (P,)."""
+def trapezoid(dimension, nodes=97, reach=8.0, drop=1e-16):
+    """Trapezoidal rule for the mean over standard normal variables: z (dimension, P), w (P,).
+
+    Nodes a direction up to `reach` standard deviations; points of less than `drop` of the largest weight are left out.
+    """
     line = np.linspace(-reach, reach, nodes)
     density = np.exp(-0.5 * line * line)
     density /= density.sum()
@@ -106,8 +109,8 @@ def trapezoid(dimension, nodes=97, reach=8.0):
     weight = np.ones(())
     for _ in range(dimension):
         weight = np.multiply.outer(weight, density)
-    keep = weight > 1e-19
-    return np.stack([g[keep] for g in grids]), weight[keep]
+    keep = weight > drop * weight.max()
+    return np.stack([g[keep] for g in grids]), weight[keep] / weight[keep].sum()
 
 
 class _Rules(dict):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tracewords.errors import HorizonError, ModelError
 from tracewords.runtime.closures import FlatExtension
-from tracewords.runtime.matrixflow import MatrixFlow, compress, plain_trace, vacuum
+from tracewords.runtime.matrixflow import MatrixFlow, compress, plain_moments, vacuum_moments
 from tracewords.runtime.solver import Params, Rules, Solver
 from tracewords.runtime.start import Start
 from tracewords.runtime.stepping import Path, Progress, integrate
@@ -219,12 +219,12 @@ def _matrices(
     if closure == "matrix":
         rng = np.random.default_rng(options.seed)
         matrices = {k: w @ w.T for k, w in start.sample(options.size, rng).items()}
-        flow = MatrixFlow(solver, matrices, plain_trace, values, rules)
+        flow = MatrixFlow(solver, matrices, plain_moments, values, rules)
         words: tuple[str, ...] = solver.WORDS
     else:
         n = (solver.ORDER - 1) // 2
         table = _moment_table(solver, start)
-        flow = MatrixFlow(solver, compress(table, solver.LETTERS, n, options.drop), vacuum, values, rules)
+        flow = MatrixFlow(solver, compress(table, solver.LETTERS, n, options.drop), vacuum_moments, values, rules)
         words = tuple(w for w in solver.WORDS if w.count(".") < 2 * n + 1)
     path = integrate(flow.derivative, flow.start, grid, options.rtol, options.atol, None, options.max_steps, progress)
     moments = np.array([flow.moments(state, words) for state in path.states]).reshape(-1, len(words))

@@ -13,7 +13,7 @@ from tracewords.errors import ModelError
 from tracewords.runtime.solver import Params, Rules, Solver
 
 Floats = NDArray[np.float64]
-Trace = Callable[[Floats, Floats], float]  # the state's value on a product of two matrices
+State = Callable[[Mapping[str, Floats], Sequence[tuple[str, ...]], frozenset[str]], Floats]  # moments of words
 
 
 class Products:
@@ -50,14 +50,14 @@ class MatrixFlow:
     solver : Solver
     matrices : mapping of letter to (n, n) array
         All letters; those without a drift stay.
-    trace : callable
-        tr(A B): ``sum(A * B.T) / N`` for matrices, the vacuum's matrix element for operators.
+    state : callable
+        The moments of words: `plain_moments` for matrices, `vacuum_moments` for operators.
     """
 
     def __init__(
-        self, solver: Solver, matrices: Mapping[str, Floats], trace: Trace, params: Params | None, rules: Rules
+        self, solver: Solver, matrices: Mapping[str, Floats], state: State, params: Params | None, rules: Rules
     ) -> None:
-        self.solver, self.trace, self.rules = solver, trace, rules
+        self.solver, self.state, self.rules = solver, state, rules
         self.params = solver.parameters(params)
         if np.any(self.params["kappa"]):
             raise ModelError("kappa", self.params["kappa"], "0 for closures operator and matrix; flat or zero for more")
@@ -82,14 +82,7 @@ class MatrixFlow:
 
     def moments(self, state: Floats, words: Sequence[str]) -> Floats:
         """Values of words at a state, (K,)."""
-        values = Products(self.matrices(state), self.general)
-        result = []
-        for text in words:
-            word = tuple(text.split("."))
-            half = (len(word) + 1) // 2
-            right = values(word[half:]) if word[half:] else np.eye(self.size)
-            result.append(self.trace(values(word[:half]), right))
-        return np.array(result)
+        return self.state(self.matrices(state), [tuple(w.split(".")) for w in words], self.general)
 
     def derivative(self, t: float, state: Floats) -> Floats:
         """d state / dt."""
@@ -109,14 +102,30 @@ class MatrixFlow:
         return np.concatenate(parts)
 
 
-def plain_trace(a: Floats, b: Floats) -> float:
-    """(1/N) Tr(A B)."""
-    return float(np.vdot(a, b.T)) / len(a)
+def plain_moments(matrices: Mapping[str, Floats], words: Sequence[tuple[str, ...]], general: frozenset[str]) -> Floats:
+    """(1/N) Tr of products."""
+    values = Products(matrices, general)
+    size = len(next(iter(matrices.values())))
+    result = []
+    for word in words:
+        half = (len(word) + 1) // 2
+        left, right = word[:half], word[half:]
+        result.append(np.vdot(values(left), values(right).T) / size if right else np.trace(values(left)) / size)
+    return np.array(result)
 
 
-def vacuum(a: Floats, b: Floats) -> float:
-    """<e, A B e> with e the first basis vector."""
-    return float(a[0] @ b[:, 0])
+def vacuum_moments(matrices: Mapping[str, Floats], words: Sequence[tuple[str, ...]], general: frozenset[str]) -> Floats:
+    """<e, w(A) e> with e the first basis vector: products of matrices and vectors only."""
+    values = Products(matrices, general)
+    columns: dict[tuple[str, ...], Floats] = {(): np.eye(len(next(iter(matrices.values()))))[0]}
+
+    def column(word: tuple[str, ...]) -> Floats:
+        if word not in columns:
+            columns[word] = values(word[:1]) @ column(word[1:])
+        return columns[word]
+
+    halves = ((values.star(w[: (len(w) + 1) // 2]), w[(len(w) + 1) // 2 :]) for w in words)
+    return np.array([column(left) @ column(right) for left, right in halves])
 
 
 def noncyclic_words(letters: Sequence[str], longest: int) -> list[tuple[str, ...]]:

@@ -19,9 +19,9 @@ from tracewords.runtime.kernel import CKernel, warn_once
 Rules = dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]
 Params = Mapping[str, Any]
 BACKENDS = ("auto", "c", "numpy")
-LADDER = {1: (49, 65, 97, 145, 217, 325), 2: (41, 57, 73, 97, 129, 181, 257), 3: (25, 33, 41, 57, 73), 4: (15, 19, 25, 31)}
-REACH = 8.0  # standard deviations: the normal density is 5e-15 of its peak there
-QUADRATURE_TOLERANCE = {1: 1e-10, 2: 1e-10, 3: 1e-8, 4: 1e-5}
+LADDER = {1: (49, 65, 97, 145, 217, 325), 2: (41, 57, 73, 97, 129, 181, 257), 3: (25, 33, 41, 57, 73), 4: (13, 17, 21, 25, 31)}
+REACH = {1: 8.0, 2: 8.0, 3: 7.0, 4: 5.5}  # standard deviations
+QUADRATURE_TOLERANCE = {1: 1e-10, 2: 1e-10, 3: 1e-8, 4: 1e-4}
 
 
 def load_module(path: Path) -> ModuleType:
@@ -112,7 +112,7 @@ class Solver:
             limit = QUADRATURE_TOLERANCE[dimension] if tolerance is None else tolerance
             previous = None
             for nodes in steps:
-                chosen[dimension] = self.module.trapezoid(dimension, nodes, REACH)
+                chosen[dimension] = self.module.trapezoid(dimension, nodes, REACH[dimension], 1e-2 * limit)
                 value = self._probe(q, params, chosen)
                 if previous is not None and np.all(np.abs(value - previous) <= limit * np.abs(value).max()):
                     break

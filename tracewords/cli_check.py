@@ -105,7 +105,7 @@ def run_validation(
     """The numbers: truncation, certificates, SGD."""
     from functools import cache
 
-    from tracewords.runtime.validate import TRUTH_ORDER
+    from tracewords.runtime.validate import CERTIFYING_ORDER, TRUTH_ORDER
     from tracewords.runtime.validate import validate as check
     from tracewords.solvers import curvature, model_from, solver
 
@@ -115,7 +115,7 @@ def run_validation(
     solver_of = cache(lambda order: solver(chosen, order))
     params = read_params(param)
     with progress_bar("deriving") as advance:
-        wanted = sorted({*settings.orders, 8, TRUTH_ORDER - 2, TRUTH_ORDER})
+        wanted = sorted({*settings.orders, 8, CERTIFYING_ORDER, TRUTH_ORDER - 2, TRUTH_ORDER})
         for i, order in enumerate(wanted):
             advance(i / len(wanted), f"order {order}")
             solver_of(order)
@@ -198,7 +198,16 @@ def validation_json(result: Validation) -> dict[str, Any]:
         "horizon": result.horizons["start"],
         "horizons": dict(result.horizons),
         "table": [
-            {"order": r.order, "time": r.time, "error": r.error, "certificate": r.certificate, "proven": r.proven} for r in result.rows
+            {
+                "order": r.order,
+                "time": r.time,
+                "error": r.error,
+                "certificate": r.certificate,
+                "certificate_of_this_order_alone": r.own,
+                "proven": r.proven,
+                "error_uncertainty": r.doubt,
+            }
+            for r in result.rows
         ],
         "rate_measured": result.rate.measured,
         "rate_bound": result.rate.bound,
@@ -209,10 +218,15 @@ def validation_json(result: Validation) -> dict[str, Any]:
             for order, c in result.certificates.items()
         },
         "failures": result.errors.failures,
-        "truth_uncertainty": result.errors.uncertainty,
+        "truth_uncertainty": result.errors.uncertainty[-1],
         "sgd": result.sgd,
         "holds": result.holds,
     }
+
+
+def finite(value: float) -> float | None:
+    """None for a bound that diverges."""
+    return value if value < 1e30 else None
 
 
 def show(result: Validation, name: str) -> None:
@@ -220,9 +234,9 @@ def show(result: Validation, name: str) -> None:
     from tracewords.runtime.validate import PUBLISHED
 
     h = result.horizons
-    rows = [(r.order, r.time, r.error, r.certificate if r.certificate < 1e30 else None, r.proven, r.holds) for r in result.rows]
+    rows = [(r.order, r.time, r.error, finite(r.certificate), finite(r.own), r.proven, r.holds) for r in result.rows]
     note = "error and certificate: absolute, worst over [0, t] and over the order parameters; -: no bound (it diverges)"
-    print_table(f"{name}: truncation error and certificate", ("order", "t", "error", "certificate", "proven", "holds"), rows, note)
+    print_table(f"{name}: truncation error and certificate", ("order", "t", "error", "certificate", "of this order alone", "proven", "holds"), rows, note)
     orders = sorted({m for errors in result.ablation.values() for m in errors})
     columns = ["order", "published", *(f"ours, t = {t:.3g}" for t in result.ablation)]
     table = [(m, PUBLISHED.get(m), *(errors.get(m) for errors in result.ablation.values())) for m in orders]
@@ -234,7 +248,7 @@ def show(result: Validation, name: str) -> None:
         print_table(title, ("moment", "difference", "standard error", "z"), table, f"theory: order {s['order']} with loop terms, from each run's own start")
     typer.echo(f"T* = {h['start']:.4g} at the start; {h['run']:.4g} with the largest couplings of the run; {h['integrated']:.4g} integrated")
     rate = result.rate
-    typer.echo(f"error falls by {rate.measured:.3g} an order at t = {rate.time:.3g} (bound: {rate.bound:.3g}); truth known to {result.errors.uncertainty:.1g}")
+    typer.echo(f"error falls by {rate.measured:.3g} an order at t = {rate.time:.3g} (bound: {rate.bound:.3g}); truth known to {result.errors.uncertainty[-1]:.1g}")
     for order, text in result.errors.failures.items():
         typer.echo(f"order {order}: {text}")
     typer.echo("the bound holds" if result.holds else "THE BOUND IS VIOLATED")
