@@ -233,8 +233,10 @@ def ablation(errors: Errors, limit: float) -> dict[float, dict[int, float]]:
     return result
 
 
-def compare_with_runs(solver: Solver, runs: xr.Dataset, params: Params | None, limit: float) -> tuple[dict[str, Any], xr.Dataset]:
-    """SGD runs minus the truncated theory started from each run's own moments.
+def compare_with_runs(
+    solver: Solver, runs: xr.Dataset, start: Start, params: Params | None
+) -> tuple[dict[str, Any], xr.Dataset]:
+    """SGD runs minus the truncated theory, loop terms included.
 
     Parameters
     ----------
@@ -242,31 +244,42 @@ def compare_with_runs(solver: Solver, runs: xr.Dataset, params: Params | None, l
         Of the order to compare with; its WORDS must have been recorded.
     runs : Dataset
         From `simulate`, with attr ``kappa``.
+    start : Start
+        From which the runs were drawn.
 
     Returns
     -------
     dict
-        ``difference``, ``sem``, ``z`` by order parameter and single letter of a student, at the last time.
+        At the last time, by moment: ``difference`` of the mean over runs from the theory of `start`, its ``sem`` and ``z``;
+        ``paired``, the same with each run's theory started from the run's own moments.
     Dataset
-        The theory, ``moment`` (run, time, word).
+        The theory of `start`, ``moment`` (time, word), ``loss``.
     """
     values = {**(params or {}), "kappa": float(runs.attrs["kappa"])}
     words = [w for w in (*solver.ORDER_PARAMETERS, *solver.STUDENTS) if any(x in solver.STUDENTS for x in w.split("."))]
-    paths = []
-    for r in range(runs.sizes["run"]):
+
+    def theory(begin: Start) -> xr.Dataset:
+        return solve(solver, runs.time.values, start=begin, params=values, options=Options(rtol=1e-7, atol=1e-9))
+
+    limit = theory(start)
+    measured = runs["moment"].sel(word=words).transpose("run", "time", "word").values
+    good = np.isfinite(measured).all(axis=(1, 2))
+    own = []
+    for r in np.flatnonzero(good):
         first = runs["moment"].isel(run=r, time=0).sel(word=list(solver.WORDS)).values
-        start = Start(moments=dict(zip(solver.WORDS, map(float, first), strict=True)))
-        options = Options(backend="numpy")
-        paths.append(solve(solver, runs.time.values, start=start, params=values, options=options, horizon=limit)["moment"].sel(word=words))
-    theory = xr.concat(paths, dim="run")
-    gap = runs["moment"].sel(word=words).transpose("run", "time", "word").values - theory.transpose("run", "time", "word").values
-    good = np.isfinite(gap).all(axis=(1, 2))
-    count = int(good.sum())
-    mean = gap[good].mean(axis=0)
-    sem = gap[good].std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full_like(mean, np.nan)
-    result: dict[str, Any] = {"runs": count, "time": float(runs.time.values[-1]), "kappa": values["kappa"], "words": words}
-    result["difference"] = {w: float(mean[-1, i]) for i, w in enumerate(words)}
-    result["sem"] = {w: float(sem[-1, i]) for i, w in enumerate(words)}
+        begin = Start(moments=dict(zip(solver.WORDS, map(float, first), strict=True)))
+        own.append(theory(begin)["moment"].sel(word=words).values[-1])
+    plain = _difference(measured[good, -1] - limit["moment"].sel(word=words).values[-1], words)
+    paired = _difference(measured[good, -1] - np.array(own).reshape(-1, len(words)), words)
+    facts = {"runs": int(good.sum()), "time": float(runs.time.values[-1]), "kappa": values["kappa"], "words": words}
+    return {**facts, **plain, "paired": paired}, limit
+
+
+def _difference(gaps: Floats, words: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Mean over runs (rows), its standard error and their ratio, by word."""
+    count = len(gaps)
+    mean = gaps.mean(axis=0) if count else np.full(len(words), np.nan)
+    sem = gaps.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(words), np.nan)
     with np.errstate(all="ignore"):
-        result["z"] = {w: float(mean[-1, i] / sem[-1, i]) for i, w in enumerate(words)}
-    return result, theory.to_dataset(name="moment")
+        columns = {"difference": mean, "sem": sem, "z": mean / sem}
+    return {name: dict(zip(words, map(float, column), strict=True)) for name, column in columns.items()}
