@@ -195,6 +195,8 @@ def _context(system: System, printer: _FloatPrinter) -> dict[str, Any]:
     programs = _programs(system, printer)
     matrices = {**model.students, **model.teachers}
     dimensions = sorted({b["dimension"] for p in programs for b in p["blocks"]})
+    noisy = {b["dimension"] for p in programs if p["name"].startswith("noise") for b in p["blocks"]}
+    quiet = {b["dimension"] for p in programs if not p["name"].startswith("noise") for b in p["blocks"]}
     return {
         "title": solver_name(model.name, system.order),
         "name": model.name,
@@ -221,6 +223,8 @@ def _context(system: System, printer: _FloatPrinter) -> dict[str, Any]:
         "flow": flow.text(),
         "preactivations": model.preactivations,
         "dimensions": dimensions,
+        "noise_only": sorted(noisy - quiet),
+        "noise_has_slopes": bool(programs[-1]["count"]) or not system.statics.noise,
         "programs": programs,
         "drift": _table(hierarchy.drift),
         "loops": _table(hierarchy.loops),

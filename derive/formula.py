@@ -34,7 +34,8 @@ from tracewords.errors import ModelError
 
 MAX_CHARACTERS = 200_000  # a softmax row loss of 16 tokens needs about half of it
 MAX_NODES = 200_000  # of the expression tree
-MAX_ARGUMENT = 2_000  # nodes of a function's argument: sympy searches it for special values
+MAX_ARGUMENT = 2_000  # nodes of a function's argument: sympy searches it for special values,
+MAX_UNSIGNED = 100  # and much longer where log or sqrt of an unknown sign may be complex
 MAX_CONSTANT = 40  # nodes of an irrational constant: sympy evaluates it to many digits for its sign
 MAX_DEPTH = 30  # brackets within brackets
 MAX_FUNCTIONS = 12  # functions within functions: sympy's questions about signs grow fast with it
@@ -325,6 +326,8 @@ class _Reader:
         argument, size = self.read(node.args[0], inside)
         if size > MAX_ARGUMENT:
             raise self.refuse(node, f"an argument of at most {MAX_ARGUMENT} nodes")
+        if size > MAX_UNSIGNED and not argument.is_real:
+            raise self.refuse(node, f"an argument that is certainly real, or of at most {MAX_UNSIGNED} nodes")
         if name in ("log", "sqrt") and argument.is_number and not evaluate(argument, {}) > 0:
             raise self.refuse(node, f"{name} of positive constants")
         repeats = int(name[1:]) // 2 + 1 if name[1:].isdecimal() else 1
@@ -363,13 +366,18 @@ class Softmax:
     max_tokens: ClassVar[int] = 16
 
     def formula(self, tokens: int, student: str, teacher: str) -> str:
-        """One additive term a row and column; two columns have equal squares, and one stands for both."""
+        """One additive term a row and column; two columns have equal squares, and one stands for both.
+
+        The logits of row i are written with the diagonal last, which is the one that the others are taken
+        relative to: rows of the same law then read the same.
+        """
         if tokens > self.max_tokens:
             raise ModelError("tokens", tokens, f"at most {self.max_tokens} for a softmax loss")
         columns = range(1, tokens + 1)
 
-        def attention(name: str, i: int, j: int) -> str:
-            return f"softmax({j}, {', '.join(f'{self.beta}*{name}[{i},{k}]' for k in columns)})"
+        def attention(name: str, i: int, position: int) -> str:
+            order = (*range(i + 1, tokens + 1), *range(1, i + 1))
+            return f"softmax({position}, {', '.join(f'{self.beta}*{name}[{i},{k}]' for k in order)})"
 
         def square(i: int, j: int) -> str:
             return f"({attention(student, i, j)} - {attention(teacher, i, j)})**2"

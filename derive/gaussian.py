@@ -18,12 +18,12 @@ import sympy as sp
 
 from tracewords.derive.flow import MatrixFlow, coupling_name
 from tracewords.derive.formula import preactivation_symbol
-from tracewords.derive.functions import sigmoid
-from tracewords.derive.linear import LinearTerm, common_forms, split_terms
+from tracewords.derive.functions import sigmoid, softmax
+from tracewords.derive.linear import Entry, LinearTerm, common_forms, split_terms
 from tracewords.derive.model import Model
 from tracewords.derive.words import Alphabet, Word
 
-Entry = tuple[int, int, int]  # matrix, row token, column token, all from 0
+MOST_SLOPE_VARIABLES = 4  # slopes of noise averages over more variables take minutes to derive, and only the Jacobian uses them
 UNIT = sp.symbols("u1:33", real=True)  # the variables of every average, in its own numbering
 
 
@@ -128,7 +128,17 @@ class Averages:
 
 
 def _same_sign(function: sp.Expr) -> sp.Expr:
-    """sigmoid(-x) as 1 - sigmoid(x) and (y - x)^2 as (x - y)^2, so that equal averages look equal."""
+    """One way of writing: sigmoid(-x) as 1 - sigmoid(x), softmax logits sorted, (y - x)^2 as (x - y)^2.
+
+    Equal averages then look equal, and are made once.
+    """
+    rows = {}
+    for entry in function.atoms(softmax):
+        j, *logits = entry.args
+        order = sorted(range(len(logits)), key=lambda i: sp.default_sort_key(logits[i]))  # noqa: B023
+        position = int(j) if int(j) > len(logits) else order.index(int(j) - 1) + 1
+        rows[entry] = softmax(sp.Integer(position), *(logits[i] for i in order))
+    function = function.xreplace(rows)
     backwards = [a for a in function.atoms(sigmoid) if a.args[0].could_extract_minus_sign()]
     function = function.xreplace({a: 1 - sigmoid(-a.args[0]) for a in backwards})
     even = [p for p in function.atoms(sp.Pow) if p.exp.is_even and p.base.could_extract_minus_sign()]
@@ -303,7 +313,9 @@ class Statics:
 
     @cached_property
     def noise_slope_program(self) -> Program:
-        """Derivatives of the noise contractions."""
+        """Derivatives of the noise contractions; empty where they would be averages over too many variables."""
+        if any(block.dimension > MOST_SLOPE_VARIABLES for block in self.noise_program.blocks):
+            return Program((), ())
         return self._slope_program(self.noise)
 
     def _slope_program(self, expressions: Mapping[str, sp.Expr]) -> Program:

@@ -6,12 +6,13 @@ of one dimension less.  Everything here is exact and commuting.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy as sp
 
-Form = dict[Hashable, sp.Expr]  # entry -> rational coefficient
+Entry = tuple[int, int, int]  # matrix, row token, column token, all from 0
+Form = dict[Entry, sp.Expr]  # entry -> rational coefficient
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class LinearTerm:
 
 
 def split_terms(
-    expression: sp.Expr, entries: Mapping[sp.Symbol, Hashable], variables: Sequence[sp.Symbol]
+    expression: sp.Expr, entries: Mapping[sp.Symbol, Entry], variables: Sequence[sp.Symbol]
 ) -> tuple[LinearTerm, ...]:
     """Additive terms of an expression, those over the same linear combinations joined.
 
@@ -33,7 +34,7 @@ def split_terms(
     entries : mapping of symbol to entry
     variables : symbols u1, u2, .. for the combinations
     """
-    joined: dict[tuple[tuple[tuple[Hashable, sp.Expr], ...], ...], sp.Expr] = {}
+    joined: dict[tuple[tuple[tuple[Entry, sp.Expr], ...], ...], sp.Expr] = {}
     for term in sp.Add.make_args(_distribute(expression)):
         reader = _Reader(entries)
         reader.walk(term)
@@ -64,17 +65,22 @@ def _distribute(expression: sp.Expr) -> sp.Expr:
     return sp.Add(*terms)
 
 
-def _key(form: Form) -> tuple[tuple[Hashable, sp.Expr], ...]:
+def _rank(entry: Entry) -> tuple[int, bool, Entry]:
+    """Off-diagonal entries first: rows of a softmax then all read h_ij - h_ii, with one sign."""
+    return entry[0], entry[1] == entry[2], entry
+
+
+def _key(form: Form) -> tuple[tuple[Entry, sp.Expr], ...]:
     return tuple(sorted(form.items()))
 
 
 class _Reader:
     """Finds the maximal linear subexpressions; with `expressed` set, replaces them."""
 
-    def __init__(self, entries: Mapping[sp.Symbol, Hashable]) -> None:
+    def __init__(self, entries: Mapping[sp.Symbol, Entry]) -> None:
         self.entries = entries
         self.forms: list[Form] = []
-        self.expressed: dict[tuple[tuple[Hashable, sp.Expr], ...], sp.Expr] | None = None
+        self.expressed: dict[tuple[tuple[Entry, sp.Expr], ...], sp.Expr] | None = None
 
     def walk(self, e: sp.Expr) -> sp.Expr:
         linear = self._linear(e)
@@ -118,7 +124,7 @@ class _Reader:
         form = {h: c for h, c in form.items() if c != 0}
         if not form:
             return constant
-        first = form[min(form)]  # type: ignore[type-var]
+        first = form[min(form, key=_rank)]
         ratios = {h: sp.cancel(c / first) for h, c in form.items()}
         if all(r.is_Rational for r in ratios.values()):
             parts = [(first, ratios)]
@@ -130,8 +136,8 @@ class _Reader:
         return constant + sum(c * self.expressed[_key(f)] for c, f in parts)
 
 
-def _columns(forms: Sequence[Form]) -> list[Hashable]:
-    return sorted({h for form in forms for h in form})  # type: ignore[type-var]
+def _columns(forms: Sequence[Form]) -> list[Entry]:
+    return sorted({h for form in forms for h in form})
 
 
 def _basis(forms: Sequence[Form]) -> list[Form]:

@@ -70,6 +70,7 @@ FLOW = {
 }
 PREACTIVATIONS = (("S1", 1, 2), ("S2", 1, 2))
 DIMENSIONS = ()
+NOISE_DIMENSIONS = ()
 
 _Q = np.array([2, 3, 4], dtype=np.intp)
 # d mu[row] / dt = sum weight * coefficient * mu[first]; indices past the words are the boundary, then tr(1) = 1
@@ -277,6 +278,8 @@ class _Rules(dict):
     """Quadrature rules by dimension, made when first asked for."""
 
     def __missing__(self, dimension):
+        if dimension > 4:
+            raise ValueError(f"averages over {dimension} variables need a rule for that dimension")
         self[dimension] = trapezoid(dimension, nodes={1: 97, 2: 97, 3: 49}.get(dimension, 25))
         return self[dimension]
 

@@ -1,5 +1,5 @@
 /* tied_softmax_m5: trace-moment equations to order 5, closure zero, over blocks of trajectories.
-   Written by tracewords 0.1.0 for model digest 2b0d82a87d129e33; do not edit.
+   Written by tracewords 0.1.0 for model digest 20eb806f79982e5c; do not edit.
    Time t = 4 alpha n / d.  Needs gcc or clang; build with -std=c11 -O3 -march=native -fPIC -shared, never -ffast-math. */
 /* Lanes: LANES doubles that the compiler keeps in vector registers (GNU C vector_size, gcc and clang).
    exp, sigmoid and tanh are branch-free polynomials, within 2 units in the last place; erf, log, sin and cos ask
@@ -361,7 +361,7 @@ static void average_noise_1(const double *cov, const double *p, const rule *r, d
 
         const lane x0 = lane_sigmoid(p_beta*u1);
         const lane x1 = lane_sigmoid(p_beta*u2);
-        a[0] += w * (-16.0*x0*x1*(p_beta*p_beta)*(1.0 + (-x0))*(1.0 + (-x1))*(x0 + (-lane_sigmoid(p_beta*u3)))*(x1 + (-lane_sigmoid(p_beta*u4))));
+        a[0] += w * (16.0*x0*x1*(p_beta*p_beta)*(1.0 + (-x0))*(1.0 + (-x1))*(x0 + (-lane_sigmoid(p_beta*u3)))*(x1 + (-lane_sigmoid(p_beta*u4))));
     }
     for (int i = 0; i < 1; i++)
         out[i] = lane_sum(a[i]);
@@ -397,7 +397,7 @@ static void noise(const lane *q, const lane *par, const rule *rules, lane *out)
     }
     lane E1_0;
     {
-        const lane cov[10] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + -q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + -q_1_2, lane_set1(0.0) + 3.0*q_2_2, lane_set1(0.0) + -q_1_2, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + -q_2_2, lane_set1(0.0) + 3.0*q_2_2};
+        const lane cov[10] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + q_1_2, lane_set1(0.0) + 3.0*q_2_2, lane_set1(0.0) + q_1_2, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + q_2_2, lane_set1(0.0) + 3.0*q_2_2};
         const lane inner[1] = {p_beta};
         double c[LANES][10], v[LANES][1], e[1];
         for (int l = 0; l < LANES; l++) {
@@ -635,16 +635,16 @@ static void average_noise_slopes_1(const double *cov, const double *p, const rul
         const lane x29 = x6*(-1.0 + x6);
         const lane x30 = x12*(-1.0 + x12);
         const lane x31 = x23*x30;
-        a[0] += w * (-x18*(x5 + x2*x8 + x2*(x1*x1) + x3*x8 + x3*x9 + 2.0*x1*(x0*x0)));
-        a[1] += w * (-x23*(x15 + x20 + x22 + x14*x8 + x14*x9 + x19*x9 + x21*x4 + x21*x8 + x21*x9));
-        a[2] += w * (-x28*(x26 + x14*x24 + x14*x25 + x21*x25 + x24*(x11*x11) + 2.0*x11*(x10*x10)));
-        a[3] += w * (x14*x17*x29*x5);
-        a[4] += w * (x31*(x4 + x8 + x9));
-        a[5] += w * (x23*x29*(x14 + x19 + x21));
-        a[6] += w * (x26*x27*x30*x8);
-        a[7] += w * (x18*x29*(-1.0 + 2.0*x6));
-        a[8] += w * (-x29*x31);
-        a[9] += w * (x28*x30*(-1.0 + 2.0*x12));
+        a[0] += w * (x18*(x5 + x2*x8 + x2*(x1*x1) + x3*x8 + x3*x9 + 2.0*x1*(x0*x0)));
+        a[1] += w * (x23*(x15 + x20 + x22 + x14*x8 + x14*x9 + x19*x9 + x21*x4 + x21*x8 + x21*x9));
+        a[2] += w * (x28*(x26 + x14*x24 + x14*x25 + x21*x25 + x24*(x11*x11) + 2.0*x11*(x10*x10)));
+        a[3] += w * (-x14*x17*x29*x5);
+        a[4] += w * (-x31*(x4 + x8 + x9));
+        a[5] += w * (-x23*x29*(x14 + x19 + x21));
+        a[6] += w * (-x26*x27*x30*x8);
+        a[7] += w * (-x18*x29*(-1.0 + 2.0*x6));
+        a[8] += w * (x29*x31);
+        a[9] += w * (-x28*x30*(-1.0 + 2.0*x12));
     }
     for (int i = 0; i < 10; i++)
         out[i] = lane_sum(a[i]);
@@ -682,7 +682,7 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
     }
     lane E1_0, E1_1, E1_2, E1_3, E1_4, E1_5, E1_6, E1_7, E1_8, E1_9;
     {
-        const lane cov[10] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + -q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + -q_1_2, lane_set1(0.0) + 3.0*q_2_2, lane_set1(0.0) + -q_1_2, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + -q_2_2, lane_set1(0.0) + 3.0*q_2_2};
+        const lane cov[10] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + q_1_2, lane_set1(0.0) + 3.0*q_2_2, lane_set1(0.0) + q_1_2, lane_set1(0.0) + 3.0*q_1_2, lane_set1(0.0) + q_2_2, lane_set1(0.0) + 3.0*q_2_2};
         const lane inner[1] = {p_beta};
         double c[LANES][10], v[LANES][1], e[10];
         for (int l = 0; l < LANES; l++) {
@@ -705,9 +705,9 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
             E1_9[l] = e[9];
         }
     }
-    out[0] = lane_set1(0.0) + -E1_1 + 3.0*E0_0 + 1.5*E1_0 + 1.5*E1_2;
-    out[1] = lane_set1(0.0) + -E1_4 + (-E1_5) + 3.0*E1_3 + 3.0*E1_6 + 6.0*E0_1;
-    out[2] = lane_set1(0.0) + -E1_8 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_9;
+    out[0] = lane_set1(0.0) + E1_1 + 3.0*E0_0 + 1.5*E1_0 + 1.5*E1_2;
+    out[1] = lane_set1(0.0) + E1_4 + E1_5 + 3.0*E1_3 + 3.0*E1_6 + 6.0*E0_1;
+    out[2] = lane_set1(0.0) + E1_8 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_9;
 }
 
 static void drift_coefficients(const lane *mu, const lane *par, const rule *rules, lane *c)

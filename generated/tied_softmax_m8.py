@@ -1,6 +1,6 @@
 """tied_softmax_m8: trace-moment equations to order 8, with their couplings.
 
-Written by tracewords 0.1.0 for model digest 2b0d82a87d129e33; do not edit.
+Written by tracewords 0.1.0 for model digest 20eb806f79982e5c; do not edit.
 `rhs` is d mu / dt, t = 4 alpha n / d (n steps of SGD, step size alpha); mu[i] = tr(WORDS[i]), tr = Tr / d.
 """
 
@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 NAME = "tied-softmax"
-MODEL_DIGEST = "2b0d82a87d129e33"
+MODEL_DIGEST = "20eb806f79982e5c"
 VERSION = "0.1.0"
 ORDER = 8
 TIME = "t"
@@ -73,6 +73,7 @@ PREACTIVATIONS = (
     ("S2", 2, 2),
 )
 DIMENSIONS = (2, 4)
+NOISE_DIMENSIONS = (4,)
 
 _Q = np.array([2, 3, 4], dtype=np.intp)
 # d mu[row] / dt = sum weight * coefficient * mu[first]; indices past the words are the boundary, then tr(1) = 1
@@ -280,6 +281,8 @@ class _Rules(dict):
     """Quadrature rules by dimension, made when first asked for."""
 
     def __missing__(self, dimension):
+        if dimension > 4:
+            raise ValueError(f"averages over {dimension} variables need a rule for that dimension")
         self[dimension] = trapezoid(dimension, nodes={1: 97, 2: 97, 3: 49}.get(dimension, 25))
         return self[dimension]
 
@@ -407,7 +410,7 @@ def _average_noise_1(cov, params, rule):
         p_beta, = (x[n] for x in params)
         x0 = _sigmoid(p_beta*u1)
         x1 = _sigmoid(p_beta*u2)
-        out[0, n] = w @ (-16.0*x0*x1*(p_beta*p_beta)*(1.0 + (-x0))*(1.0 + (-x1))*(x0 + (-_sigmoid(p_beta*u3)))*(x1 + (-_sigmoid(p_beta*u4))))
+        out[0, n] = w @ (16.0*x0*x1*(p_beta*p_beta)*(1.0 + (-x0))*(1.0 + (-x1))*(x0 + (-_sigmoid(p_beta*u3)))*(x1 + (-_sigmoid(p_beta*u4))))
     return out.reshape((1, *batch))
 
 
@@ -420,7 +423,7 @@ def _noise(q, params, rule):
         _RULES if rule is None else rule,
     )
     E1_0, = _average_noise_1(
-        (3.0*q_1_1, -q_1_1, 3.0*q_1_1, 3.0*q_1_2, -q_1_2, 3.0*q_2_2, -q_1_2, 3.0*q_1_2, -q_2_2, 3.0*q_2_2),
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1, 3.0*q_1_2, q_1_2, 3.0*q_2_2, q_1_2, 3.0*q_1_2, q_2_2, 3.0*q_2_2),
         (p_beta,),
         _RULES if rule is None else rule,
     )
@@ -594,16 +597,16 @@ def _average_noise_slopes_1(cov, params, rule):
         x29 = x6*(-1.0 + x6)
         x30 = x12*(-1.0 + x12)
         x31 = x23*x30
-        out[0, n] = w @ (-x18*(x5 + x2*x8 + x2*(x1*x1) + x3*x8 + x3*x9 + 2.0*x1*(x0*x0)))
-        out[1, n] = w @ (-x23*(x15 + x20 + x22 + x14*x8 + x14*x9 + x19*x9 + x21*x4 + x21*x8 + x21*x9))
-        out[2, n] = w @ (-x28*(x26 + x14*x24 + x14*x25 + x21*x25 + x24*(x11*x11) + 2.0*x11*(x10*x10)))
-        out[3, n] = w @ (x14*x17*x29*x5)
-        out[4, n] = w @ (x31*(x4 + x8 + x9))
-        out[5, n] = w @ (x23*x29*(x14 + x19 + x21))
-        out[6, n] = w @ (x26*x27*x30*x8)
-        out[7, n] = w @ (x18*x29*(-1.0 + 2.0*x6))
-        out[8, n] = w @ (-x29*x31)
-        out[9, n] = w @ (x28*x30*(-1.0 + 2.0*x12))
+        out[0, n] = w @ (x18*(x5 + x2*x8 + x2*(x1*x1) + x3*x8 + x3*x9 + 2.0*x1*(x0*x0)))
+        out[1, n] = w @ (x23*(x15 + x20 + x22 + x14*x8 + x14*x9 + x19*x9 + x21*x4 + x21*x8 + x21*x9))
+        out[2, n] = w @ (x28*(x26 + x14*x24 + x14*x25 + x21*x25 + x24*(x11*x11) + 2.0*x11*(x10*x10)))
+        out[3, n] = w @ (-x14*x17*x29*x5)
+        out[4, n] = w @ (-x31*(x4 + x8 + x9))
+        out[5, n] = w @ (-x23*x29*(x14 + x19 + x21))
+        out[6, n] = w @ (-x26*x27*x30*x8)
+        out[7, n] = w @ (-x18*x29*(-1.0 + 2.0*x6))
+        out[8, n] = w @ (x29*x31)
+        out[9, n] = w @ (-x28*x30*(-1.0 + 2.0*x12))
     return out.reshape((10, *batch))
 
 
@@ -616,15 +619,15 @@ def _noise_slopes(q, params, rule):
         _RULES if rule is None else rule,
     )
     E1_0, E1_1, E1_2, E1_3, E1_4, E1_5, E1_6, E1_7, E1_8, E1_9 = _average_noise_slopes_1(
-        (3.0*q_1_1, -q_1_1, 3.0*q_1_1, 3.0*q_1_2, -q_1_2, 3.0*q_2_2, -q_1_2, 3.0*q_1_2, -q_2_2, 3.0*q_2_2),
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1, 3.0*q_1_2, q_1_2, 3.0*q_2_2, q_1_2, 3.0*q_1_2, q_2_2, 3.0*q_2_2),
         (p_beta,),
         _RULES if rule is None else rule,
     )
     return _stack(
         (
-            -E1_1 + 3.0*E0_0 + 1.5*E1_0 + 1.5*E1_2,
-            -E1_4 + (-E1_5) + 3.0*E1_3 + 3.0*E1_6 + 6.0*E0_1,
-            -E1_8 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_9,
+            E1_1 + 3.0*E0_0 + 1.5*E1_0 + 1.5*E1_2,
+            E1_4 + E1_5 + 3.0*E1_3 + 3.0*E1_6 + 6.0*E0_1,
+            E1_8 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_9,
         ),
         q.shape[1:],
     )
@@ -860,7 +863,7 @@ def loss(h, params=None):
     h7 = h[7]
     p_beta = _parameter(params, "beta")
 
-    return ((-_sigmoid(p_beta*h4 + (-p_beta*h5)) + _sigmoid(p_beta*h0 + (-p_beta*h1)))*(-_sigmoid(p_beta*h4 + (-p_beta*h5)) + _sigmoid(p_beta*h0 + (-p_beta*h1)))) + ((-_sigmoid(p_beta*h6 + (-p_beta*h7)) + _sigmoid(p_beta*h2 + (-p_beta*h3)))*(-_sigmoid(p_beta*h6 + (-p_beta*h7)) + _sigmoid(p_beta*h2 + (-p_beta*h3))))
+    return ((-_sigmoid(p_beta*h5 + (-p_beta*h4)) + _sigmoid(p_beta*h1 + (-p_beta*h0)))*(-_sigmoid(p_beta*h5 + (-p_beta*h4)) + _sigmoid(p_beta*h1 + (-p_beta*h0)))) + ((-_sigmoid(p_beta*h6 + (-p_beta*h7)) + _sigmoid(p_beta*h2 + (-p_beta*h3)))*(-_sigmoid(p_beta*h6 + (-p_beta*h7)) + _sigmoid(p_beta*h2 + (-p_beta*h3))))
 
 
 def loss_gradient(h, params=None):
@@ -875,8 +878,8 @@ def loss_gradient(h, params=None):
     h6 = h[6]
     h7 = h[7]
     p_beta = _parameter(params, "beta")
-    x0 = _sigmoid(p_beta*h0 + (-p_beta*h1))
-    x1 = _sigmoid(p_beta*h4 + (-p_beta*h5))
+    x0 = _sigmoid(p_beta*h1 + (-p_beta*h0))
+    x1 = _sigmoid(p_beta*h5 + (-p_beta*h4))
     x2 = 2.0*p_beta
     x3 = x2*(x0 + (-x1))
     x4 = x0*x3*(1.0 + (-x0))
@@ -888,12 +891,12 @@ def loss_gradient(h, params=None):
     x10 = x6*x7*(1.0 + (-x6))
 
     out = np.empty_like(h)
-    out[0] = x4
-    out[1] = -x4
+    out[0] = -x4
+    out[1] = x4
     out[2] = x8
     out[3] = -x8
-    out[4] = -x9
-    out[5] = x9
+    out[4] = x9
+    out[5] = -x9
     out[6] = -x10
     out[7] = x10
     return out

@@ -21,6 +21,7 @@ Params = Mapping[str, Any]
 BACKENDS = ("auto", "c", "numpy")
 LADDER = {1: (49, 65, 97, 145, 217, 325), 2: (41, 57, 73, 97, 129, 181, 257), 3: (25, 33, 41, 57, 73), 4: (13, 17, 21, 25, 31)}
 REACH = {1: 8.0, 2: 8.0, 3: 7.0, 4: 5.5}  # standard deviations
+QMC_TOLERANCE, QMC_POWERS, QMC_SCRAMBLINGS = 1e-3, range(9, 15), 8
 QUADRATURE_TOLERANCE = {1: 1e-10, 2: 1e-10, 3: 1e-8, 4: 1e-4}
 
 
@@ -99,34 +100,63 @@ class Solver:
             return None
 
     def rules(self, q: NDArray[np.float64], params: Params | None = None, tolerance: float | None = None) -> Rules:
-        """Trapezoidal rules fine enough at order parameters q (Q, n): couplings to `tolerance`, relative.
+        """Quadrature rules fine enough at order parameters q (Q, n): couplings to `tolerance`, relative.
 
-        Two successive rules of a ladder must agree; the coarser error of a geometrically convergent rule
-        then bounds that of the finer one that is returned.
+        Up to four variables: trapezoidal rules, made finer until two successive ones agree; a geometrically
+        convergent rule is then closer than their distance.  More variables: randomised quasi-Monte Carlo, doubled until
+        the standard error over scramblings is below the tolerance.
         """
         chosen: Rules = {}
+        noisy = bool(np.any(self.parameters(params)["kappa"]))
         for dimension in self.module.DIMENSIONS:
-            if dimension not in LADDER:
-                raise ModelError("loss", f"an average over {dimension} variables", f"at most {max(LADDER)} at once")
-            steps = LADDER[dimension]
-            limit = QUADRATURE_TOLERANCE[dimension] if tolerance is None else tolerance
-            previous = None
-            for nodes in steps:
-                chosen[dimension] = self.module.trapezoid(dimension, nodes, REACH[dimension], 1e-2 * limit)
-                value = self._probe(q, params, chosen)
-                if previous is not None and np.all(np.abs(value - previous) <= limit * np.abs(value).max()):
-                    break
-                previous = value
-            else:
+            if dimension in self.module.NOISE_DIMENSIONS and not noisy:
+                chosen[dimension] = np.zeros((dimension, 1)), np.ones(1)  # not evaluated
+                continue
+            limit = tolerance if tolerance is not None else QUADRATURE_TOLERANCE.get(dimension, QMC_TOLERANCE)
+            refine = self._trapezoid if dimension in LADDER else self._quasi_random
+            chosen[dimension], reached = refine(dimension, q, params, limit)
+            if not reached:
                 warn_once(f"quadrature in {dimension} dimensions did not reach {limit:g}; the finest rule is used")
         return chosen
 
-    def _probe(self, q: NDArray[np.float64], params: Params | None, rules: Rules) -> NDArray[np.float64]:
-        spread = {d: rules.get(d) or self.module.trapezoid(d, 3, 1.0) for d in self.module.DIMENSIONS}
-        values = [self.module.couplings(q, params, spread)]
+    def _trapezoid(self, dimension: int, q: NDArray[np.float64], params: Params | None, limit: float) -> tuple[Any, bool]:
+        previous = None
+        for nodes in LADDER[dimension]:
+            rule = self.module.trapezoid(dimension, nodes, REACH[dimension], 1e-2 * limit)
+            value = self._probe(q, params, dimension, rule)
+            if previous is not None and np.all(np.abs(value - previous) <= limit * np.abs(value).max()):
+                return rule, True
+            previous = value
+        return rule, False
+
+    def _quasi_random(self, dimension: int, q: NDArray[np.float64], params: Params | None, limit: float) -> tuple[Any, bool]:
+        for power in QMC_POWERS:
+            parts = [_sobol(dimension, power, seed) for seed in range(QMC_SCRAMBLINGS)]
+            values = np.array([self._probe(q, params, dimension, part) for part in parts])
+            error = values.std(axis=0, ddof=1) / np.sqrt(QMC_SCRAMBLINGS)
+            rule = np.concatenate([z for z, _ in parts], axis=1), np.concatenate([w for _, w in parts]) / QMC_SCRAMBLINGS
+            if np.all(error <= limit * np.abs(values.mean(axis=0)).max()):
+                return rule, True
+        return rule, False
+
+    def _probe(self, q: NDArray[np.float64], params: Params | None, dimension: int, rule: Any) -> NDArray[np.float64]:
+        """Couplings (and contractions, where they are used) with one rule, single points for the other dimensions."""
+        spread: Rules = {d: (np.zeros((d, 1)), np.ones(1)) for d in self.module.DIMENSIONS} | {dimension: rule}
+        values = []
+        if dimension not in self.module.NOISE_DIMENSIONS:
+            values.append(self.module.couplings(q, params, spread))
         if np.any(self.parameters(params)["kappa"]):
             values.append(self.module.noise_contractions(q, params, spread))
         return np.concatenate(values)
+
+
+def _sobol(dimension: int, power: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """2^power scrambled Sobol points of the normal law."""
+    from scipy.special import ndtri
+    from scipy.stats import qmc
+
+    points = qmc.Sobol(dimension, seed=seed).random_base2(power).T
+    return ndtri(np.clip(points, 1e-15, 1 - 1e-15)), np.full(2**power, 2.0**-power)
 
 
 def from_path(path: Path, c_source: Path | None = None) -> Solver:
