@@ -96,10 +96,14 @@ def exact(value: Any, where: str, accepted: str = "a finite number") -> Fraction
         result = Fraction(int(value))
     elif isinstance(value, Rational):
         result = Fraction(int(value.numerator), int(value.denominator))
-    elif isinstance(value, Real | Decimal) and math.isfinite(float(value)):
+    elif isinstance(value, Decimal):
+        result = Fraction(value) if value.is_finite() and abs(value.adjusted()) <= 100 else None
+    elif isinstance(value, Real) and math.isfinite(float(value)):
         result = Fraction(repr(float(value)))
     if result is None or (result and not Fraction(1, 10**100) <= abs(result) <= 10**100):
         raise refuse(where, value, accepted)
+    if isinstance(plain(result), str) and max(abs(result.numerator), result.denominator) >= 10**40:
+        raise refuse(where, value, f"{accepted}, of at most 40 digits")
     return result
 
 

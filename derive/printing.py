@@ -86,6 +86,10 @@ class _FloatPrinter(StrPrinter):
     def _print_exp(self, e: sp.Expr) -> str:
         return self._call("exp", [self._print(e.args[0])])
 
+    def step(self, e: sp.Expr) -> str:
+        """Right side of an assignment; a target may need numbers in another form."""
+        return self.doprint(e)
+
     def _call(self, name: str, arguments: list[str]) -> str:
         return f"{self.functions[name]}({', '.join(arguments)})"
 
@@ -102,11 +106,17 @@ class NumPyText(_FloatPrinter):
 
 
 class CText(_FloatPrinter):
-    """Expressions over the lane type of the C kernels, or over doubles (`scalar`)."""
+    """Expressions over the lane type of the C kernels."""
 
     functions = {
         f: f"lane_{f}" for f in ("exp", "log", "sqrt", "tanh", "sin", "cos", "erf", "sigmoid", "powi")
     }
+
+
+    def step(self, e: sp.Expr) -> str:
+        """A number becomes a lane."""
+        text = self.doprint(e)
+        return f"lane_set1({text})" if e.is_number else text
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ def straight_line(expressions: Sequence[sp.Expr], printer: _FloatPrinter) -> Str
             softmaxes.append((names, [printer.doprint(a) for a in row]))
     steps, results = sp.cse(expressions, symbols=sp.numbered_symbols("x"), order="canonical")
     return StraightLine(
-        softmaxes, [(str(s), printer.doprint(e)) for s, e in steps], [printer.doprint(r) for r in results]
+        softmaxes, [(str(s), printer.step(e)) for s, e in steps], [printer.doprint(r) for r in results]
     )
 
 

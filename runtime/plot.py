@@ -1,7 +1,7 @@
 """Figures of trajectories and of validations, for files and for the report.
 
 One narrow column, panels above each other: readable at the width of a phone.  Colours keep apart for
-colour-blind readers, with the same contrast on white and on dark; in a page, axes take the colour of its text.
+colour-blind readers, with the same contrast on white and on dark: in a page, axes take the text's colour.
 """
 
 from __future__ import annotations

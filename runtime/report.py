@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 DASH = "–"
 DIVERGED = 1e30
+STATUS = {True: "proven", False: "estimated"}
 HORIZONS = {
     "start": "1 / (2 g C²), couplings g and operator norms C² of the start",
     "run": "the same with the largest couplings up to it",
@@ -79,23 +80,27 @@ def validation_report(
         drawn = (comparison_figure(validation), error_figure(validation))
         figures = [(caption, svg_text(figure)) for caption, figure in zip(CAPTIONS, drawn, strict=True)]
     known = [row.doubt for row in validation.rows]
-    return environment().get_template("report.html.j2").render(
-        title=title,
-        version=tracewords.__version__,
-        verdict=_verdict(validation.rows),
-        settings=_settings(validation),
-        horizons=_horizons(validation.horizons),
-        failures=sorted(validation.errors.failures.items()),
-        figures=[(caption, Markup(svg)) for caption, svg in figures],
-        errors=_errors(validation),
-        doubt=number(max(known, default=np.nan), 2),
-        hypotheses=_hypotheses(validation),
-        rate=_rate(validation),
-        ablation=_ablation(validation),
-        sgd=_sgd(validation),
-        equations=[(heading, Markup(block)) for heading, block in equations],
-        command=command,
-        provenance=_provenance(validation),
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=title,
+            version=tracewords.__version__,
+            verdict=_verdict(validation.rows),
+            settings=_settings(validation),
+            horizons=_horizons(validation.horizons),
+            failures=sorted(validation.errors.failures.items()),
+            figures=[(caption, Markup(svg)) for caption, svg in figures],
+            errors=_errors(validation),
+            doubt=number(max(known, default=np.nan), 2),
+            hypotheses=_hypotheses(validation),
+            rate=_rate(validation),
+            ablation=_ablation(validation),
+            sgd=_sgd(validation),
+            equations=[(heading, Markup(block)) for heading, block in equations],
+            command=command,
+            provenance=_provenance(validation),
+        )
     )
 
 
@@ -129,7 +134,10 @@ def _verdict(rows: Sequence[Row]) -> Table:
     finite = [r for r in rows if r.certificate < DIVERGED and np.isfinite(r.error)]
     broken = [r for r in rows if not r.holds]
     if broken:
-        where = [f"order {r.order}, t = {number(r.time)}: error {number(r.error)} above {number(r.certificate)}" for r in broken]
+        where = [
+            f"order {r.order}, t = {number(r.time)}: error {number(r.error)} above {number(r.certificate)}"
+            for r in broken
+        ]
         kind = {"kind": "bad", "sign": "✗", "heading": "The bound is violated"}
         return {**kind, "lines": [f"In {_count(len(broken), 'comparison')} of {len(rows)}:", *where]}
     if not finite:
@@ -137,8 +145,8 @@ def _verdict(rows: Sequence[Row]) -> Table:
         return {"kind": "open", "sign": "?", "heading": "Nothing was checked", "lines": lines}
     proven = sum(r.proven for r in finite)
     lines = [
-        f"In all {_count(len(finite), 'comparison')} of an error with a finite certificate the error is below it: "
-        f"orders {_span(r.order for r in finite)}, t up to {number(max(r.time for r in finite))}."
+        f"In all {_count(len(finite), 'comparison')} of an error with a finite certificate the error is "
+        f"below it: orders {_span(r.order for r in finite)}, t up to {number(max(r.time for r in finite))}."
     ]
     lines.append(
         "All of these certificates are proven."
@@ -153,7 +161,11 @@ def _verdict(rows: Sequence[Row]) -> Table:
 def _settings(validation: Validation) -> list[tuple[str, str]]:
     errors = validation.errors
     attrs, time = errors.truth.attrs, errors.truth["time"].attrs
-    parameters = [f"{k.removeprefix('parameter_')} = {number(v, 6)}" for k, v in attrs.items() if k.startswith("parameter_")]
+    parameters = [
+        f"{name.removeprefix('parameter_')} = {number(value, 6)}"
+        for name, value in attrs.items()
+        if name.startswith("parameter_")
+    ]
     unit = f"{time.get('long_name', 't')} = {time.get('units', DASH)}".replace("alpha", "α")
     truth = f"closure {attrs.get('closure', DASH)} of order {attrs.get('order', DASH)}"
     return [
@@ -175,14 +187,10 @@ def _errors(validation: Validation) -> Table:
     limit = validation.horizons.get("start", np.nan)
     parts = []
     for time in sorted({row.time for row in validation.rows}):
-        rows = [
-            (
-                [r.order, number(r.error), number(r.certificate), number(r.own), _yes(r.proven), _yes(r.holds)],
-                not r.holds,
-            )
-            for r in sorted(validation.rows, key=lambda r: r.order)
-            if r.time == time
-        ]
+        rows = []
+        for r in sorted((r for r in validation.rows if r.time == time), key=lambda r: r.order):
+            numbers = [number(x) for x in (r.error, r.certificate, r.own)]
+            rows.append(([r.order, *numbers, _yes(r.proven), _yes(r.holds)], not r.holds))
         parts.append((f"t = {number(time)}{part_of_horizon(time, limit)}", rows))
     return _table(["order", "error", "certificate", "of this order alone", "proven", "holds"], parts)
 
@@ -194,25 +202,30 @@ def _hypotheses(validation: Validation) -> Table:
         shared.setdefault(certificate.hypotheses, []).append(order)
     parts = []
     for hypotheses, orders in shared.items():
-        rows = [([h.name, number(h.value), "proven" if h.proven else "estimated", h.how], False) for h in hypotheses]
+        rows = [([h.name, number(h.value), STATUS[h.proven], h.how], False) for h in hypotheses]
         parts.append((f"order{'s' if len(orders) > 1 else ''} {_span(orders)}", rows))
     return _table(["hypothesis", "value", "status", "how"], parts, text=[0, 3])
 
 
 def _rate(validation: Validation) -> str:
     rate = validation.rate
-    bound = f"the bound is t / T* = {number(rate.bound)}"
-    if not np.isfinite(rate.measured):
-        return f"At t = {number(rate.time)} too few errors stand out of what is not known of the truth to fit a rate; {bound}."
-    return f"At t = {number(rate.time)} the error falls by a factor {number(rate.measured)} with each order; {bound}."
+    measured = (
+        f"the error is {number(rate.measured)} times that of the order before, as fitted"
+        if np.isfinite(rate.measured)
+        else "too few errors stand out of what is not known of the truth to fit a rate"
+    )
+    return (
+        f"At t = {number(rate.time)} {measured}; for the published bound it is t / T* = {number(rate.bound)}."
+    )
 
 
 def _ablation(validation: Validation) -> Table:
     table = validation.ablation
     limit = validation.horizons.get("start", np.nan)
     orders = sorted({m for errors in table.values() for m in errors})
-    rows = [([m, number(PUBLISHED.get(m)), *(number(e.get(m)) for e in table.values())], False) for m in orders]
-    return _table(["order", "published", *(f"t = {number(t)}{part_of_horizon(t, limit)}" for t in table)], [(None, rows)])
+    columns = ["order", "published", *(f"t = {number(t)}{part_of_horizon(t, limit)}" for t in table)]
+    ours = {m: [number(errors.get(m)) for errors in table.values()] for m in orders}
+    return _table(columns, [(None, [([m, number(PUBLISHED.get(m)), *ours[m]], False) for m in orders])])
 
 
 def _sgd(validation: Validation) -> Table | None:
@@ -224,9 +237,11 @@ def _sgd(validation: Validation) -> Table | None:
     started = validation.runs.sizes["run"] if validation.runs is not None else sgd["runs"]
     lost = f"; {_count(started - sgd['runs'], 'run')} did not get there" if started > sgd["runs"] else ""
     setting = (
-        f"{_count(sgd['runs'], 'run')} in dimension d = {number(facts.get('d'))} with batch {number(facts.get('batch'))}, "
-        f"κ = αd/B = {number(facts.get('kappa'))}, α = {number(facts.get('alpha'))}, {facts.get('dtype', DASH)}, "
-        f"at t = {number(sgd['time'])}{lost}. Theory: order {number(facts.get('order'))} with loop terms."
+        f"{_count(sgd['runs'], 'run')} in dimension d = {number(facts.get('d'))}, "
+        f"batch {number(facts.get('batch'))}, "
+        f"κ = αd/B = {number(facts.get('kappa'))}, α = {number(facts.get('alpha'))}, "
+        f"{facts.get('dtype', DASH)}, at t = {number(sgd['time'])}{lost}. "
+        f"Theory: order {number(facts.get('order'))} with loop terms."
     )
     columns = ["moment", "SGD", "theory", "difference", "standard error", "z"]
     rows = []
@@ -242,8 +257,9 @@ def _sgd(validation: Validation) -> Table | None:
     d = facts.get("d")
     size = f" = {number(1 / d, 2)}" if d else ""
     note = (
-        f"z is the difference over its standard error. What the runs' noise does not explain holds corrections of order 1/d{size} "
-        "and the truncation of the theory; the second table has less noise and shows them more clearly."
+        "z is the difference over its standard error. What the noise of the runs does not explain holds "
+        f"corrections of order 1/d{size} and the truncation of the theory; "
+        "pairing each run with the theory from its own start takes most of the noise away and shows them."
     )
     return {"setting": setting, "tables": tables, "note": note}
 
@@ -258,7 +274,8 @@ def _provenance(validation: Validation) -> list[tuple[str, str]]:
     rows = [(label, str(attrs.get(name, DASH))) for name, label in names.items()]
     rows += [(name, str(attrs[name])) for name in ("numpy", "scipy", "xarray") if name in attrs]
     if validation.runs is not None:
-        rows += [(f"SGD {k}", str(validation.runs.attrs[k])) for k in ("seed", "dtype") if k in validation.runs.attrs]
+        known = validation.runs.attrs
+        rows += [(f"SGD {name}", str(known[name])) for name in ("seed", "dtype") if name in known]
     return rows
 
 
@@ -271,7 +288,7 @@ def _table(
     text: Sequence[int] = (),
     caption: str | None = None,
 ) -> Table:
-    """For the template: rows (cells, whether they are bad) in parts with headings; `text` are the wide columns."""
+    """For the template: rows (cells, whether bad) in parts with headings; `text` are the wide columns."""
     shaped = [
         {"heading": heading, "rows": [{"cells": [str(c) for c in cells], "bad": bad} for cells, bad in rows]}
         for heading, rows in parts

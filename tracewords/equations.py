@@ -30,8 +30,8 @@ def equations_html(system: System) -> list[tuple[str, str]]:
     Returns
     -------
     list of (heading, block)
-        Headings are plain text; blocks are safe to put in a page as they are.  Of a large system the equations up
-        to order 3 are there, and a line that says how many more it has.
+        Headings are plain text; blocks are safe to put in a page as they are.  Of a large system the
+        equations up to order 3 are there, and a line that says how many more it has.
     """
     from tracewords.derive.latex import coupling_lines, equation_lines, word_latex
 
@@ -40,10 +40,12 @@ def equations_html(system: System) -> list[tuple[str, str]]:
         f"{mathml(s)} = <code>{escape(n)}</code>" for s, n in zip(letters, system.model.letters, strict=True)
     )
     time = escape(f"{system.flow.time} = {system.flow.time_unit}".replace("alpha", "α"))
-    meaning = rf"{word_latex(system, '.'.join(system.model.letters[:2]))} = \mathrm{{tr}}({''.join(letters[:2])})"
+    example = word_latex(system, ".".join(system.model.letters[:2]))
+    meaning = rf"{example} = \mathrm{{tr}}({''.join(letters[:2])})"
     legend = f'<p class="note">{mathml(meaning)} and so on, tr = Tr/d; {names}; time {time}.</p>'
     definitions = [(left, _terms(right)) for left, right in coupling_lines(system)]
-    shown, still, more = [], [], 0
+    shown: list[tuple[str, list[str]]] = []
+    still, more = [], 0
     for word, (left, pieces) in zip(system.words, equation_lines(system), strict=True):
         if word.count(".") >= SHOWN_ORDER or len(shown) >= SHOWN_EQUATIONS:
             more += 1
