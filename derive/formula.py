@@ -330,6 +330,10 @@ class _Reader:
             raise self.refuse(node, f"an argument that is certainly real, or of at most {MAX_UNSIGNED} nodes")
         if name in ("log", "sqrt") and argument.is_number and not evaluate(argument, {}) > 0:
             raise self.refuse(node, f"{name} of positive constants")
+        powers = [e for e in sp.Mul.make_args(argument) if e.is_Pow]
+        if name == "sqrt" and not all(e.base.is_positive for e in powers):
+            # sqrt(x**2) is |x|, and for other powers sympy looks long for the branch
+            raise self.refuse(node, "square roots of powers of what is certainly positive")
         repeats = int(name[1:]) // 2 + 1 if name[1:].isdecimal() else 1
         return FUNCTIONS[name](argument), (size + 4) * repeats
 
@@ -407,7 +411,7 @@ class Scalar:
     at_fault: ClassVar[str] = "loss.activation"
 
     def __post_init__(self) -> None:
-        _parse(self.activation, self.at_fault)  # complete in itself, so that it can stand inside another
+        _parse(self.activation, self.at_fault)  # complete, so that it can stand inside another
         name = self.activation.strip()
         if "[" in name or (name.isidentifier() and name not in {"x", *FUNCTIONS}):
             accepted = f"a formula in x, or one of {FUNCTIONS_TEXT.partition(', softmax')[0]}"

@@ -266,7 +266,7 @@ class Model:
             put(self, role, _matrices(getattr(self, role), role))
         if not self.students:
             raise refuse("students", {}, "at least one matrix")
-        for name in set(self.students) & set(self.teachers):
+        for name in sorted(set(self.students) & set(self.teachers)):
             raise refuse(f"teachers.{name}", name, "a name that no student has")
         put(self, "loss", Formula(self.loss) if isinstance(self.loss, str) else self.loss)
         if not isinstance(self.loss, Loss):
@@ -347,7 +347,7 @@ class Model:
 
     def with_parameters(self, **values: Number) -> Model:
         """The model with other values of some parameters."""
-        for name in values.keys() - self.parameters.keys():
+        for name in sorted(values.keys() - self.parameters.keys()):
             raise refuse(f"parameters.{name}", values[name], f"the parameters {', '.join(self.parameters)}")
         return replace(self, parameters={**self.parameters, **values})
 
@@ -358,7 +358,7 @@ class Model:
     def with_rank_ratio(self, ratio: Number | Mapping[str, Number]) -> Model:
         """The model with another rank ratio of all students, or of the named; default laws follow."""
         ratios = dict(ratio) if isinstance(ratio, Mapping) else dict.fromkeys(self.students, ratio)
-        for name in ratios.keys() - set(self.letters):
+        for name in sorted(ratios.keys() - set(self.letters), key=str):
             raise refuse("rank_ratio", name, f"the matrices {', '.join(self.letters)}")
 
         def changed(table: Mapping[str, Parametrisation]) -> dict[str, Parametrisation]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
-WIDTH, PANEL = 5.0, 2.5  # inches
+WIDTH, PANEL = 4.4, 2.2  # inches
 DPI = 200
 INK = "#24292f"  # axes, text and the truth; the colour of the text around it where a figure is put in a page
 SGD = "#d55e00"
@@ -150,7 +150,7 @@ def error_figure(validation: Validation) -> Figure:
     """
     with _style():
         label = "Truncation error: against the order with its certificate, and over time"
-        figure, (by_order, by_time) = _panels(2, label, [3.3, 3.0])
+        figure, (by_order, by_time) = _panels(2, label, [3.0, 2.8])
         _error_by_order(by_order, validation)
         _error_by_time(by_time, validation)
     return figure
@@ -334,7 +334,7 @@ def _draw_sgd(axis: Axes, runs: xr.DataArray, theory: xr.Dataset | None, word: s
     axis.plot(time, mean, color=SGD, ls="none", marker="o", ms=4, label="SGD, ± 2 s.e.")
     if theory is not None and word in theory["word"].values:
         noisy = theory["moment"].sel(word=word)
-        axis.plot(noisy["time"], noisy, color=SGD, lw=1, label="theory at its noise")
+        axis.plot(noisy["time"], noisy, color=SGD, lw=1, label="with loop terms")
     return [mean, (mean - 2 * sem)[np.isfinite(sem)], (mean + 2 * sem)[np.isfinite(sem)]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -109,8 +110,8 @@ def write_report(path: str | os.PathLike[str], html: str) -> None:
     write_text(Path(path), html, "report")
 
 
-def number(value: Any, digits: int = 3) -> str:
-    """A number for people; a dash for what is not one, NaN, infinite or diverged."""
+def number(value: Any, digits: int = 3, pad: bool = False) -> str:
+    """A number for people, with zeros at the end if `pad`; a dash for None, NaN, infinite and diverged."""
     if value is None or isinstance(value, str):
         return value or DASH
     if isinstance(value, int | np.integer):
@@ -118,12 +119,15 @@ def number(value: Any, digits: int = 3) -> str:
     x = float(value)
     if not np.isfinite(x) or abs(x) >= DIVERGED:
         return DASH
-    if x == 0 or 1e-3 <= abs(x) < 1e5:
-        text = np.format_float_positional(x, digits, unique=False, fractional=False, trim="-")
-        return text.replace("-", "−")
-    mantissa, exponent = f"{x:.{digits - 1}e}".split("e")
+    if x == 0:
+        return "0"
+    rounded = f"{x:.{digits - 1}e}"
+    if 1e-3 <= abs(x) < 1e5:
+        text = f"{Decimal(rounded):f}"
+        return (text if pad or "." not in text else text.rstrip("0").rstrip(".")).replace("-", "−")
+    mantissa, exponent = rounded.split("e")
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{mantissa} × 10{raised}".replace("-", "−")
+    return f"{mantissa}\u00a0×\u00a010{raised}".replace("-", "−")
 
 
 # -- sections ---------------------------------------------------------------------------------------------
@@ -162,11 +166,13 @@ def _settings(validation: Validation) -> list[tuple[str, str]]:
     errors = validation.errors
     attrs, time = errors.truth.attrs, errors.truth["time"].attrs
     parameters = [
-        f"{name.removeprefix('parameter_')} = {number(value, 6)}"
+        _joined(f"{name.removeprefix('parameter_')} = {number(value, 6)}")
         for name, value in attrs.items()
         if name.startswith("parameter_")
     ]
-    unit = f"{time.get('long_name', 't')} = {time.get('units', DASH)}".replace("alpha", "α")
+    unit = f"{time.get('long_name', 't')} = {time.get('units', DASH)}".replace("alpha", "α").replace(
+        " ", "\u00a0"
+    )
     truth = f"closure {attrs.get('closure', DASH)} of order {attrs.get('order', DASH)}"
     return [
         ("Model", f"{attrs.get('model', DASH)}"),
@@ -174,7 +180,6 @@ def _settings(validation: Validation) -> list[tuple[str, str]]:
         ("Truncations", f"orders {_span(errors.trajectories)}, moments of higher order set to zero"),
         ("Times", f"{len(errors.times)} from 0 to {number(errors.times[-1])}, {unit}"),
         ("Truth", f"{truth}, known to {number(np.max(errors.uncertainty), 2)} at the last time"),
-        ("T*", number(validation.horizons.get("start"), 4)),
     ]
 
 
@@ -189,10 +194,10 @@ def _errors(validation: Validation) -> Table:
     for time in sorted({row.time for row in validation.rows}):
         rows = []
         for r in sorted((r for r in validation.rows if r.time == time), key=lambda r: r.order):
-            numbers = [number(x) for x in (r.error, r.certificate, r.own)]
-            rows.append(([r.order, *numbers, _yes(r.proven), _yes(r.holds)], not r.holds))
-        parts.append((f"t = {number(time)}{part_of_horizon(time, limit)}", rows))
-    return _table(["order", "error", "certificate", "of this order alone", "proven", "holds"], parts)
+            numbers = [number(x, pad=True) for x in (r.error, r.certificate, r.own)]
+            rows.append(([r.order, *numbers[:2], _yes(r.holds), _yes(r.proven), numbers[2]], not r.holds))
+        parts.append((_when(time, limit), rows))
+    return _table(["order", "error", "certificate", "holds", "proven", "from this order alone"], parts)
 
 
 def _hypotheses(validation: Validation) -> Table:
@@ -214,17 +219,16 @@ def _rate(validation: Validation) -> str:
         if np.isfinite(rate.measured)
         else "too few errors stand out of what is not known of the truth to fit a rate"
     )
-    return (
-        f"At t = {number(rate.time)} {measured}; for the published bound it is t / T* = {number(rate.bound)}."
-    )
+    bound = f"for the published bound it is t / T* = {number(rate.bound)}"
+    return _joined(f"At t = {number(rate.time)} {measured}; {bound}.")
 
 
 def _ablation(validation: Validation) -> Table:
     table = validation.ablation
     limit = validation.horizons.get("start", np.nan)
     orders = sorted({m for errors in table.values() for m in errors})
-    columns = ["order", "published", *(f"t = {number(t)}{part_of_horizon(t, limit)}" for t in table)]
-    ours = {m: [number(errors.get(m)) for errors in table.values()] for m in orders}
+    columns = ["order", "published", *(_when(t, limit) for t in table)]
+    ours = {m: [number(errors.get(m), pad=True) for errors in table.values()] for m in orders}
     return _table(columns, [(None, [([m, number(PUBLISHED.get(m)), *ours[m]], False) for m in orders])])
 
 
@@ -248,7 +252,9 @@ def _sgd(validation: Validation) -> Table | None:
     for word in sgd["words"]:
         theory = _last(validation.theory, word)
         found = [theory + sgd["difference"][word], theory]
-        rows.append(([_moment(word), *(number(x, 5) for x in found), *_deviation(sgd, word)], False))
+        rows.append(
+            ([_moment(word), *(number(x, 5, pad=True) for x in found), *_deviation(sgd, word)], False)
+        )
     tables = [_table(columns, [(None, rows)], caption="Theory from the law of the initial matrices")]
     if "paired" in sgd:
         paired = [([_moment(w), *_deviation(sgd["paired"], w)], False) for w in sgd["words"]]
@@ -261,11 +267,12 @@ def _sgd(validation: Validation) -> Table | None:
         f"corrections of order 1/d{size} and the truncation of the theory; "
         "pairing each run with the theory from its own start takes most of the noise away and shows them."
     )
-    return {"setting": setting, "tables": tables, "note": note}
+    return {"setting": _joined(setting), "tables": tables, "note": note}
 
 
 def _deviation(source: Mapping[str, Mapping[str, float]], word: str) -> list[str]:
-    return [number(source[name][word], 3 if name != "z" else 2) for name in ("difference", "sem", "z")]
+    digits = {"difference": 3, "sem": 2, "z": 2}
+    return [number(source[name][word], n, pad=True) for name, n in digits.items()]
 
 
 def _provenance(validation: Validation) -> list[tuple[str, str]]:
@@ -305,6 +312,15 @@ def _last(dataset: xr.Dataset | None, word: str) -> float:
 
 def _moment(word: str) -> str:
     return f"tr({' '.join(word.split('.'))})"
+
+
+def _when(time: float, limit: float) -> str:
+    return _joined(f"t = {number(time)}{part_of_horizon(time, limit)}")
+
+
+def _joined(text: str) -> str:
+    """Equations that a narrow window does not break."""
+    return text.replace(" = ", "\u00a0=\u00a0")
 
 
 def _yes(value: bool) -> str:

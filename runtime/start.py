@@ -73,7 +73,9 @@ def start_from(
     """The start a user asks for; the model's own laws where nothing is given."""
     if moments is not None:
         tied = [k for k, kind in solver.KINDS.items() if kind == "tied"]
-        check_moments(moments, solver.LETTERS, tied)
+        for letters in (*((k,) for k in solver.LETTERS), solver.LETTERS):  # one letter's moments may be complete alone
+            inside = {w: x for w, x in moments.items() if len(letters) > 1 or set(w.split(".")) <= set(letters)}
+            check_moments(inside, letters, [k for k in tied if k in letters])
         index = {name: i for i, name in enumerate(solver.LETTERS)}
         least = {canonical(parse_word(w, index)): float(x) for w, x in moments.items()}
         return Start(moments={".".join(solver.LETTERS[k] for k in w): x for w, x in least.items() if w})

@@ -58,6 +58,8 @@ def read(text: str, **options: object) -> sp.Expr:
         ("softmax(2, S1[1,2], S1[2,1])", sigmoid(H21 - H12)),
         ("softmax(3, S1[1,2], S1[2,1], 1)", softmax(3, H12 - 1, H21 - 1)),
         ("sqrt(2*pi)", sp.sqrt(2 * sp.pi)),
+        ("sqrt(1 + S1[1,2]**2)", sp.sqrt(1 + H12**2)),
+        ("sqrt((1 + S1[1,2]**2)**3)", (1 + H12**2) ** sp.Rational(3, 2)),
         ("1/(1 + S1[1,2]**2)", 1 / (1 + H12**2)),
     ],
 )
@@ -152,6 +154,8 @@ REFUSED = [
     "softmax(3, 1, 2)",
     "softmax(beta, 1, 2)",
     "sqrt(S1[1,2]**2)",
+    "sqrt(4*S1[1,2]**2)",
+    "sqrt((sin((h20(S1[2,1])**20)**1/2*softmax(2, -1, 0.25, pi)) + exp(0.25))**3)",
     "sqrt(-1)",
     "log(0)",
     "log(1 - 2)",
