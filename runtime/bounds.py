@@ -232,7 +232,7 @@ class Majorant:
         error, norm, root = y[:size], y[size : size + self.letters], y[size + self.letters :]
         pairs = error[self.pair_class]
         shift = self.slope[..., i] @ pairs + 0.5 * self.curve * pairs.max() ** 2
-        power = np.exp(self.counts @ np.log(root))[:, None] * root  # b^{n+l}
+        power = np.prod(root**self.counts, axis=1)[:, None] * root  # b^{n+l}
         following = np.where(self.next >= 0, error[self.next], np.where(self.edge, power, 0.0))
         rates = np.einsum("kl,nl->nk", self.size[..., i], following) + np.einsum("kl,nl->nk", shift, power)
         growth = 2.0 * (self.counts[:, :s] * rates).sum(axis=1)

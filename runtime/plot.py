@@ -94,7 +94,6 @@ def trajectory_figure(dataset: xr.Dataset) -> Figure:
     with _style():
         figure, (moments, loss) = _panels(2, f"Moments and loss of {dataset.attrs.get('model', 'a model')}")
         words = _moving(dataset, MOST_WORDS)
-        letters = _letters(dataset)
         draw = _draw_runs if runs else _draw_path
         for i, (word, colour) in enumerate(zip(words, _colours(len(words)), strict=True)):
             draw(moments, dataset["moment"].sel(word=word), color=colour, label=_trace(word), ls=TURNS[i % 2])
@@ -104,7 +103,7 @@ def trajectory_figure(dataset: xr.Dataset) -> Figure:
         _mark_horizon([moments, loss], dataset.attrs.get("horizon", np.nan), dataset["time"].values)
         loss.set_xlabel(_time_label(dataset), parse_math=False)
         moments.set_title(_title(dataset, runs), loc="left", parse_math=False)
-        moments.legend(ncols=2 if len(letters) > 1 and len(words) > 3 else 1)
+        _legend_above(figure, [moments])
     return figure
 
 
@@ -362,7 +361,7 @@ def _mark_horizon(axes: Sequence[Axes], limit: float, times: Floats) -> None:
         return
     for axis in axes:
         axis.axvline(limit, color=INK, lw=1, ls=(0, (3, 2)), zorder=0.5)
-        axis.text(limit, 0.02, " T*", transform=axis.get_xaxis_transform())
+    axes[-1].text(limit, 0.02, " T*", transform=axes[-1].get_xaxis_transform())
 
 
 def _legend_above(figure: Figure, axes: Sequence[Axes]) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
 
 import tracewords
 from tracewords.files import write_text
@@ -91,14 +90,14 @@ def validation_report(
             settings=_settings(validation),
             horizons=_horizons(validation.horizons),
             failures=sorted(validation.errors.failures.items()),
-            figures=[(caption, Markup(svg)) for caption, svg in figures],
+            figures=figures,
             errors=_errors(validation),
             doubt=number(max(known, default=np.nan), 2),
             hypotheses=_hypotheses(validation),
             rate=_rate(validation),
             ablation=_ablation(validation),
             sgd=_sgd(validation),
-            equations=[(heading, Markup(block)) for heading, block in equations],
+            equations=equations,
             command=command,
             provenance=_provenance(validation),
         )

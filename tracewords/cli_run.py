@@ -71,7 +71,7 @@ def solve(
     model: ModelArgument,
     order: OrderOption = 8,
     closure: Annotated[str, typer.Option("--closure", help="zero, flat, operator or matrix.")] = "zero",
-    times: TimesOption = "0:0.5:11",
+    times: TimesOption = None,
     kappa: Annotated[float | None, typer.Option("--kappa", help="Noise level alpha d / B (closures zero and flat).")] = None,
     param: ParamOption = None,
     law: LawOption = None,
@@ -99,13 +99,12 @@ def solve(
         raise ModelError("rtol", tolerance, "a number from 1e-14 to 0.1")
     if not 2 <= size <= 20_000:
         raise ModelError("size", size, "a whole number from 2 to 20000")
-    grid = read_times(times)
+    grid = read_times(times) if times is not None else []
     params = read_params(param) | ({"kappa": kappa} if kappa is not None else {})
     chosen = solver(model_from(model), order)
     start = read_start(chosen, law, matrix, moments)
     limit = horizon(chosen, start, chosen.parameters(params))
-    if closure == "zero" and grid[-1] > limit and not as_json:
-        say(f"past t = T* = {limit:.4g} the truncation is not proven to converge; closures operator and flat go on")
+    grid = grid or [0.08 * i * (limit if 0 < limit < float("inf") else 1.0) for i in range(11)]
     options = Options(rtol=tolerance, atol=1e-2 * tolerance, backend=backend, size=size, seed=seed)
     failure: HorizonError | None = None
     try:
@@ -115,6 +114,8 @@ def solve(
             )
     except HorizonError as error:
         failure, dataset = error, error.partial
+    if closure == "zero" and grid[-1] > limit and failure is None and not as_json:
+        say(f"past t = T* = {limit:.4g} the truncation is not proven to converge; closures operator and flat go on")
     _deliver(dataset, out, figure, as_json, trajectory_json(dataset), failure, _trajectory_table)
 
 
@@ -123,7 +124,7 @@ def simulate(
     d: Annotated[int, typer.Option("--d", "-d", help="Dimension of a token.")] = 400,
     batch: Annotated[int, typer.Option("--batch", "-B", help="Sequences a step.")] = 512,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of runs.")] = 4,
-    times: TimesOption = "0:0.3:7",
+    times: TimesOption = "0:0.1:5",
     kappa: Annotated[float | None, typer.Option("--kappa", help="Noise level alpha d / B; 0.05 if --alpha is not given.")] = None,
     alpha: Annotated[float | None, typer.Option("--alpha", help="Step size, instead of --kappa.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32 or float64.")] = "float64",
@@ -155,7 +156,7 @@ def simulate(
                 chosen,
                 d=d,
                 batch=batch,
-                times=read_times(times),
+                times=read_times(times or "0:0.1:5"),
                 seeds=seeds,
                 seed=seed,
                 kappa=kappa,

@@ -33,7 +33,8 @@ OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Write the r
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="Write a figure here (.png, .svg or .pdf).")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 TimesOption = Annotated[
-    str, typer.Option("--times", help="Times: 0,0.5,1 or START:END:COUNT, in the unit t = 4 alpha n / d.")
+    str | None,
+    typer.Option("--times", help="Times: 0,0.5,1 or START:END:COUNT, in the unit t = 4 alpha n / d; solve: to 0.8 T* if not given."),
 ]
 
 
