@@ -118,12 +118,16 @@ def _unrolled(terms: Terms, size: int) -> list[str] | None:
         groups = []
         for c, parts in row.items():
             inner = " + ".join(parts).replace("+ -", "- ")
-            groups.append(f"c{c}*({inner})" if len(parts) > 1 else f"c{c}*{inner}" if inner[0] != "-" else f"c{c}*({inner})")
+            groups.append(
+                f"c{c}*({inner})" if len(parts) > 1 else f"c{c}*{inner}" if inner[0] != "-" else f"c{c}*({inner})"
+            )
         texts.append(" + ".join(groups) or "0.0")
     return texts
 
 
-def _program(name: str, program: Program, symbols: Sequence[sp.Symbol], printer: _FloatPrinter, parameters: Sequence[str]) -> dict[str, Any]:
+def _program(
+    name: str, program: Program, symbols: Sequence[sp.Symbol], printer: _FloatPrinter, parameters: Sequence[str]
+) -> dict[str, Any]:
     line = straight_line([e for _, e in program.outputs], printer)
     free = set().union(*(e.free_symbols for _, e in program.outputs)) if program.outputs else set()
     blocks = []

@@ -8,6 +8,7 @@ a user's own are instances.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -88,7 +89,7 @@ class MatrixFlow:
         for k, terms in self.drift.items():
             for term in terms:
                 ends = [letters[a] for a in term.word]
-                joined = all(a.right == b.left for a, b in zip(ends, ends[1:], strict=False))
+                joined = all(a.right == b.left for a, b in itertools.pairwise(ends))
                 same = (ends[0].left, ends[-1].right) if ends else (letters[k].left, letters[k].left)
                 if not joined or same != (letters[k].left, letters[k].right):
                     raise ModelError(

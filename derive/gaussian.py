@@ -23,7 +23,9 @@ from tracewords.derive.linear import Entry, LinearTerm, common_forms, split_term
 from tracewords.derive.model import Model
 from tracewords.derive.words import Alphabet, Word
 
-MOST_SLOPE_VARIABLES = 4  # slopes of noise averages over more variables take minutes to derive, and only the Jacobian uses them
+MOST_SLOPE_VARIABLES = (
+    4  # slopes of noise averages over more variables take minutes to derive, and only the Jacobian uses them
+)
 UNIT = sp.symbols("u1:33", real=True)  # the variables of every average, in its own numbering
 
 
@@ -135,7 +137,7 @@ def _same_sign(function: sp.Expr) -> sp.Expr:
     rows = {}
     for entry in function.atoms(softmax):
         j, *logits = entry.args
-        order = sorted(range(len(logits)), key=lambda i: sp.default_sort_key(logits[i]))  # noqa: B023
+        order = sorted(range(len(logits)), key=lambda i: sp.default_sort_key(logits[i]))
         position = int(j) if int(j) > len(logits) else order.index(int(j) - 1) + 1
         rows[entry] = softmax(sp.Integer(position), *(logits[i] for i in order))
     function = function.xreplace(rows)
@@ -232,9 +234,7 @@ class Statics:
     @cached_property
     def potential(self) -> sp.Expr:
         """The population loss Phi, in order parameters, parameters and averages."""
-        return sum(
-            (self.averages.average(t.function, self._covariance_of(t.forms)) for t in self.terms), sp.Integer(0)
-        )
+        return sum((self.averages.average(t.function, self._covariance_of(t.forms)) for t in self.terms), sp.Integer(0))
 
     @cached_property
     def couplings(self) -> dict[str, sp.Expr]:
@@ -253,26 +253,20 @@ class Statics:
     def noise(self) -> dict[str, sp.Expr]:
         """``N_kl = sum C_ii' C_jj' E[Lambda^k_ij Lambda^l_i'j']``, ``Lambda_ij = l_ij + l_ji``, tied matrices."""
         students = [self.alphabet.index[name] for name in self.model.students]
-        return {
-            coupling_name("N", k, l): self._contraction(k, l) for k in students for l in students if k <= l
-        }
+        return {coupling_name("N", k, l): self._contraction(k, l) for k in students for l in students if k <= l}
 
     def _contraction(self, k: int, l: int) -> sp.Expr:
         """``2 (N + Nhat)_kl`` as an average over the joint variables of each pair of terms."""
         integrands: dict[tuple[tuple[tuple[Entry, sp.Expr], ...], ...], sp.Expr] = {}
         for a in self.terms:
             for b in self.terms:
-                weights = [
-                    [self._noise_weight(k, l, f, g) for g in b.forms] for f in a.forms
-                ]
+                weights = [[self._noise_weight(k, l, f, g) for g in b.forms] for f in a.forms]
                 if all(w == 0 for row in weights for w in row):
                     continue
                 forms, into_a, into_b = common_forms(a.forms, b.forms, UNIT)
                 left = [sp.diff(a.function, u).xreplace(into_a) for u in UNIT[: len(a.forms)]]
                 right = [sp.diff(b.function, u).xreplace(into_b) for u in UNIT[: len(b.forms)]]
-                integrand = sum(
-                    weights[i][j] * x * y for i, x in enumerate(left) for j, y in enumerate(right)
-                )
+                integrand = sum(weights[i][j] * x * y for i, x in enumerate(left) for j, y in enumerate(right))
                 key = tuple(tuple(f.items()) for f in forms)
                 integrands[key] = integrands.get(key, sp.Integer(0)) + integrand
         return sum(

@@ -22,6 +22,7 @@ from tracewords.derive.words import Packed, Word, count_words
 from tracewords.errors import ModelError
 
 Piece = tuple[Packed | int, int]  # packed words (or one word for all) and their length
+Spread = tuple[Packed, int]  # a packed word for each row, and their length
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class _Collector:
         self.rows: list[NDArray[np.int64]] = []
         self.couplings: list[int] = []
         self.numerators: list[int] = []
-        self.pieces: tuple[list[Piece], list[Piece]] = ([], [])
+        self.pieces: tuple[list[Spread], list[Spread]] = ([], [])
         self.names: dict[str, int] = {}
 
     def add(self, rows: NDArray[np.int64], name: str, first: Piece, second: Piece, weight: Fraction) -> None:
@@ -144,7 +145,8 @@ class _Collector:
         new[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
         total = np.add.reduceat(numerator[keys], np.flatnonzero(new))
         kept = columns[:, new][:, total != 0]
-        return Terms(*(np.ascontiguousarray(c) for c in kept), total[total != 0], self.denominator, tuple(names))
+        r, c, f, s = (np.ascontiguousarray(x) for x in kept)
+        return Terms(r, c, f, s, total[total != 0], self.denominator, tuple(names))
 
 
 class _Lookup:
@@ -320,5 +322,7 @@ def _check_memory(flow: MatrixFlow, order: int) -> None:
         fits = max(n for n in range(1, 63) if n < 3 or estimate_bytes(flow, n) <= available)
         need = f"about {estimate_bytes(flow, order) / 2**30:.3g} GiB" if order < 1000 else "more than any machine has"
         raise ModelError(
-            "order", order, f"up to {fits} in the {available / 2**30:.3g} GiB free here: this one needs {need} of memory"
+            "order",
+            order,
+            f"up to {fits} in the {available / 2**30:.3g} GiB free here: this one needs {need} of memory",
         )

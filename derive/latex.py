@@ -34,7 +34,9 @@ class _Printer(LatexPrinter):
             return f"q_{{{name[2:].replace('_', '')}}}" if len(name) == 5 else f"q_{{{name[2:].replace('_', ',')}}}"
         if name.startswith("u") and name[1:].isdigit():
             return f"u_{{{name[1:]}}}"
-        return super()._print_Symbol(e)
+        plain = super()._print_Symbol(e)
+        # a name of several letters would read as a product
+        return rf"\mathrm{{{plain}}}" if len(plain) > 1 and plain.isalpha() else plain
 
 
 def expression_latex(e: sp.Expr) -> str:
@@ -58,9 +60,7 @@ def word_latex(system: System, text: str) -> str:
     for name in alphabet.names:
         if not name.endswith("'"):
             number[name] = len(number) + 1
-    letters = [
-        f"{number[n.rstrip(chr(39))]}" + (r"^{\top}" if n.endswith("'") else "") for n in text.split(".")
-    ]
+    letters = [f"{number[n.rstrip(chr(39))]}" + (r"^{\top}" if n.endswith("'") else "") for n in text.split(".")]
     return rf"\mu_{{{(',' if len(number) > 9 else '').join(letters)}}}"
 
 

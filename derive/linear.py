@@ -50,9 +50,7 @@ def common_forms(
 ) -> tuple[tuple[Form, ...], dict[sp.Symbol, sp.Expr], dict[sp.Symbol, sp.Expr]]:
     """Independent forms that span those of both, and how either's variables read in them."""
     basis = _basis([*a, *b])
-    into = [
-        {variables[n]: _express(form, basis, variables) for n, form in enumerate(forms)} for forms in (a, b)
-    ]
+    into = [{variables[n]: _express(form, basis, variables) for n, form in enumerate(forms)} for forms in (a, b)]
     return tuple(basis), into[0], into[1]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import sympy as sp
 from sympy.printing.precedence import PRECEDENCE
@@ -27,7 +28,7 @@ def parameter_text(name: str) -> str:
 class _FloatPrinter(StrPrinter):
     """Common part of the targets."""
 
-    functions: dict[str, str] = {}
+    functions: ClassVar[dict[str, str]] = {}
 
     def __init__(self, parameters: Iterable[str]) -> None:
         super().__init__({"order": None})
@@ -62,7 +63,9 @@ class _FloatPrinter(StrPrinter):
         return "*".join(factors)
 
     def _print_Add(self, e: sp.Add, order: str | None = None) -> str:
-        text = " + ".join(self.parenthesize(a, PRECEDENCE["Add"]) if i else self._print(a) for i, a in enumerate(e.args))
+        text = " + ".join(
+            self.parenthesize(a, PRECEDENCE["Add"]) if i else self._print(a) for i, a in enumerate(e.args)
+        )
         return text.replace("+ -", "- ")
 
     def _print_Pow(self, e: sp.Pow, rational: bool = False) -> str:
@@ -78,7 +81,9 @@ class _FloatPrinter(StrPrinter):
             return "(" + "*".join([inner] * int(exponent)) + ")"
         if exponent.is_Integer:
             return self._call("powi", [self._print(base), str(int(exponent))])
-        return self._call("exp", [f"{self.parenthesize(exponent, PRECEDENCE['Mul'])}*{self._call('log', [self._print(base)])}"])
+        return self._call(
+            "exp", [f"{self.parenthesize(exponent, PRECEDENCE['Mul'])}*{self._call('log', [self._print(base)])}"]
+        )
 
     def _print_Function(self, e: sp.Expr) -> str:
         return self._call(type(e).__name__, [self._print(a) for a in e.args])
@@ -97,7 +102,7 @@ class _FloatPrinter(StrPrinter):
 class NumPyText(_FloatPrinter):
     """Expressions over NumPy arrays."""
 
-    functions = {
+    functions: ClassVar[dict[str, str]] = {
         **{f: f"np.{f}" for f in ("exp", "log", "sqrt", "tanh", "sin", "cos")},
         "erf": "_erf",
         "sigmoid": "_sigmoid",
@@ -108,10 +113,9 @@ class NumPyText(_FloatPrinter):
 class CText(_FloatPrinter):
     """Expressions over the lane type of the C kernels."""
 
-    functions = {
+    functions: ClassVar[dict[str, str]] = {
         f: f"lane_{f}" for f in ("exp", "log", "sqrt", "tanh", "sin", "cos", "erf", "sigmoid", "powi")
     }
-
 
     def step(self, e: sp.Expr) -> str:
         """A number becomes a lane."""
@@ -142,7 +146,12 @@ def straight_line(expressions: Sequence[sp.Expr], printer: _FloatPrinter) -> Str
     expressions = list(expressions)
     while True:
         rows = sorted(
-            {a.args[1:] for e in expressions for a in e.atoms(softmax) if not any(x.atoms(softmax) for x in a.args[1:])},
+            {
+                a.args[1:]
+                for e in expressions
+                for a in e.atoms(softmax)
+                if not any(x.atoms(softmax) for x in a.args[1:])
+            },
             key=str,
         )
         if not rows:
@@ -153,9 +162,7 @@ def straight_line(expressions: Sequence[sp.Expr], printer: _FloatPrinter) -> Str
             expressions = [e.xreplace(replace) for e in expressions]
             softmaxes.append((names, [printer.doprint(a) for a in row]))
     steps, results = sp.cse(expressions, symbols=sp.numbered_symbols("x"), order="canonical")
-    return StraightLine(
-        softmaxes, [(str(s), printer.step(e)) for s, e in steps], [printer.doprint(r) for r in results]
-    )
+    return StraightLine(softmaxes, [(str(s), printer.step(e)) for s, e in steps], [printer.doprint(r) for r in results])
 
 
 __all__ = ["CText", "NumPyText", "StraightLine", "parameter_text", "straight_line"]

@@ -1,8 +1,8 @@
 """Proven bounds of how fast couplings vary, for the certificate.
 
 The second derivatives of a coupling in the order parameters are averages of sixth derivatives of the loss.
-For losses made of sigmoids, softmax entries and tanh these are polynomials in quantities confined to [0, 1]: a polynomial
-there lies between the smallest and the largest of its Bernstein coefficients, which are exact rationals.
+For losses made of sigmoids, softmax entries and tanh these are polynomials in quantities confined to [0, 1]: a
+polynomial there lies between the smallest and the largest of its Bernstein coefficients, which are exact rationals.
 """
 
 from __future__ import annotations
@@ -66,8 +66,10 @@ def _bound(expression: sp.Expr, averages: Averages) -> sp.Expr | None:
 
 
 def _absolute(e: sp.Expr) -> sp.Expr:
-    return sp.Abs(e) if e.is_number else e.replace(lambda x: x.is_Symbol, sp.Abs).replace(
-        lambda x: x.is_number and x.is_negative, lambda x: -x
+    return (
+        sp.Abs(e)
+        if e.is_number
+        else e.replace(lambda x: x.is_Symbol, sp.Abs).replace(lambda x: x.is_number and x.is_negative, lambda x: -x)
     )
 
 

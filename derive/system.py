@@ -160,5 +160,3 @@ class System:
         return "\n".join(lines)
 
     __repr__ = __str__
-
-

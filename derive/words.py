@@ -64,7 +64,9 @@ class Alphabet:
             n = len(expanded)
             if letter.symmetric:
                 if letter.left != letter.right:
-                    raise ModelError(f"letter {letter.name}", f"{letter.left} x {letter.right}", "a square symmetric letter")
+                    raise ModelError(
+                        f"letter {letter.name}", f"{letter.left} x {letter.right}", "a square symmetric letter"
+                    )
                 expanded.append(letter)
                 adjoint.append(n)
             else:

@@ -7,19 +7,19 @@ distance to the true couplings.  Subtracting the equations of the truncated from
     E_n' <= 2 sum_k n_k sum_l ( |G_kl| E_{n+l} + D_kl b^{n+l} ),        k over the students,
     E_n = b^n for |n| = M + 1,    E_n = 0 for words of teachers alone,    E_n(0) = 0,
 
-where ``b^n = prod_k b_k^{n_k}`` and ``b_k >= (tr |S_k|^{M+1})^{1/(M+1)}`` of the true solution: by Hoelder's inequality for
-traces no moment of class n is larger.  A second-order Taylor bound gives
+where ``b^n = prod_k b_k^{n_k}`` and ``b_k >= (tr |S_k|^{M+1})^{1/(M+1)}`` of the true solution: by Hoelder's
+inequality for traces no moment of class n is larger.  A second-order Taylor bound gives
 
     D_kl = sum_pr |dG_kl/dq_pr| E_pr + C_kl (max E_pr)^2 / 2,
 
-slopes along the truncated path, C_kl a bound of the second derivatives of G_kl for all q.  The operator norms a_k and the
-b_k of a student obey, with g = -G + D,
+slopes along the truncated path, C_kl a bound of the second derivatives of G_kl for all q.  The operator norms a_k
+and the b_k of a student obey, with g = -G + D,
 
     a_k' <= 2 a_k ( sum_{l != k} (g_kl)_+ a_l + g_kk a_k ),
     b_k' <= 2 b_k ( sum_{l != k} (g_kl)_+ a_l + g_kk b_k )     (a_k in place of b_k where g_kk > 0),
 
-for positive S.  All of it is one quasi-monotone system: its solution bounds the error, with no circle.  A higher order M'
-certifies a lower one too: ``|mu^M - mu| <= |mu^M - mu^M'| + bound(M')``.
+for positive S.  All of it is one quasi-monotone system: its solution bounds the error, with no circle.  A higher
+order M' certifies a lower one too: ``|mu^M - mu| <= |mu^M - mu^M'| + bound(M')``.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def horizons(solver: Solver, trajectory: xr.Dataset, start: Start) -> dict[str, 
     """T* in several forms along a truncated path, with the operator norms of the start.
 
     ``start``: couplings of t = 0; ``run``: the largest T with ``T = 1 / (2 C^2 sup_[0,T] g)``; ``integrated``: where
-    ``2 C^2 int g dt`` reaches one; ``sharp``: where ``x_k' = 2 x_k sum_l |G_kl| x_l`` from the norms blows up, couplings of
-    t = 0.  Infinite if not reached on the path.
+    ``2 C^2 int g dt`` reaches one; ``sharp``: where ``x_k' = 2 x_k sum_l |G_kl| x_l`` from the norms blows up,
+    couplings of t = 0.  Infinite if not reached on the path.
     """
     norms = start.norms()
     if norms is None:
@@ -280,7 +280,12 @@ def certify(
         Hypothesis("initial moments exact, kappa = 0", 0.0, True, "by construction"),
         Hypothesis("operator norms at the start", float(majorant.norms.max()), True, source),
         Hypothesis("operator norms, largest", float(norms[reached].max()), proven, "comparison equation"),
-        Hypothesis("sum of |couplings|, largest", float(majorant.size.sum(axis=1).max()), proven, "truncated path; slopes bound what lies between grid times"),
+        Hypothesis(
+            "sum of |couplings|, largest",
+            float(majorant.size.sum(axis=1).max()),
+            proven,
+            "truncated path; slopes bound what lies between grid times",
+        ),
         Hypothesis("slope of a coupling, largest", float(majorant.slope.max()), proven, slope),
     )
     return Certificate(solver.ORDER, majorant.grid, bound, hypotheses)
@@ -307,7 +312,9 @@ def combine(certificates: Mapping[int, Certificate], paths: Mapping[int, Floats]
             if np.all(other >= result[low].bound[:n]):
                 continue
             bound = np.minimum(result[low].bound[:n], other)
-            hypotheses = certificates[high].hypotheses if not certificates[low].proven or certificates[high].proven else ()
+            hypotheses = (
+                certificates[high].hypotheses if not certificates[low].proven or certificates[high].proven else ()
+            )
             chosen = hypotheses or certificates[low].hypotheses
             result[low] = replace(result[low], times=result[low].times[:n], bound=bound, hypotheses=chosen)
     return result

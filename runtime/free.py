@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from tracewords.errors import ModelError
 
-Floats = NDArray[np.floating]
+Floats = NDArray[Any]
 Number = int | float | Fraction | str
 LawData = Sequence[Any]
 
@@ -64,9 +64,7 @@ def moments_to_free_cumulants(moments: Sequence[Fraction]) -> list[Fraction]:
     powers = [series]
     for _ in moments[1:]:
         last = powers[-1]
-        powers.append(
-            [sum((last[i] * series[n - i] for i in range(n + 1)), Fraction(0)) for n in range(len(series))]
-        )
+        powers.append([sum((last[i] * series[n - i] for i in range(n + 1)), Fraction(0)) for n in range(len(series))])
     cumulants: list[Fraction] = []
     for n in range(1, len(series)):
         below = sum(k * powers[s][n - s - 1] for s, k in enumerate(cumulants))
@@ -161,9 +159,7 @@ class Law:
         """Refuse a law with eigenvalues below zero, which ``W W'`` cannot have."""
         lowest = self.support()[0]
         if lowest < -1e-12 * self.operator_norm():
-            raise ModelError(
-                where, f"smallest eigenvalue {lowest:.6g}", "no eigenvalue below 0 for a tied matrix"
-            )
+            raise ModelError(where, f"smallest eigenvalue {lowest:.6g}", "no eigenvalue below 0 for a tied matrix")
 
     def sample(
         self, d: int, rng: np.random.Generator, dtype: DTypeLike = np.float64, kind: str = "tied"

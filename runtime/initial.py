@@ -389,9 +389,7 @@ def check_moments(
                 return
 
 
-def _require_positive(
-    given: _Given, basis: Sequence[bytes], middle: bytes, block: Floats, slack: float
-) -> None:
+def _require_positive(given: _Given, basis: Sequence[bytes], middle: bytes, block: Floats, slack: float) -> None:
     lowest = float(np.linalg.eigvalsh(block)[0])
     if lowest >= -slack:
         return

@@ -50,7 +50,7 @@ class Options:
     max_steps: int = 100_000
 
 
-def check_times(times: Sequence[float]) -> Floats:
+def check_times(times: Sequence[float] | Floats) -> Floats:
     """Times as an increasing array that starts at 0."""
     try:
         array = np.asarray(times, dtype=float).ravel()
@@ -84,7 +84,7 @@ def overlap_fault(solver: Solver, tolerance: float = 1e-9) -> Callable[[Floats, 
 
 def solve(
     solver: Solver,
-    times: Sequence[float],
+    times: Sequence[float] | Floats,
     *,
     closure: str = "zero",
     start: Start,
@@ -127,7 +127,11 @@ def solve(
         path, words, used = _run(solver, grid, closure, start, values, rules, options, progress)
         moments = path.states
         along = _overlaps(solver, words, moments)
-        finer = solver.rules(along[:, :: max(1, along.shape[1] // 8)], values, options.quadrature) if len(moments) else rules
+        finer = (
+            solver.rules(along[:, :: max(1, along.shape[1] // 8)], values, options.quadrature)
+            if len(moments)
+            else rules
+        )
         if all(len(finer[d][1]) <= len(rules[d][1]) for d in solver.DIMENSIONS):
             break
         rules = finer
@@ -163,7 +167,9 @@ def _run(
     return _matrices(solver, grid, closure, start, values, rules, options, progress)
 
 
-def _compiled(solver: Solver, kernel: Any, grid: Floats, start: Start, values: dict[str, Any], options: Options) -> Path:
+def _compiled(
+    solver: Solver, kernel: Any, grid: Floats, start: Start, values: dict[str, Any], options: Options
+) -> Path:
     mu = start.values(solver.WORDS)[:, None]
     params = np.array([float(values[p]) for p in solver.PARAMETERS])[:, None]
     result = kernel.solve(grid, mu, params, rtol=options.rtol, atol=options.atol, max_steps=options.max_steps)

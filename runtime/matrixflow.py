@@ -133,7 +133,9 @@ def noncyclic_words(letters: Sequence[str], longest: int) -> list[tuple[str, ...
     return [w for n in range(longest + 1) for w in product(letters, repeat=n)]
 
 
-def compress(moment: Callable[[tuple[str, ...]], float], letters: Sequence[str], n: int, drop: float) -> dict[str, Floats]:
+def compress(
+    moment: Callable[[tuple[str, ...]], float], letters: Sequence[str], n: int, drop: float
+) -> dict[str, Floats]:
     """Matrices A_k with <e, w(A) e> = tr(w) for all words of length at most 2 n + 1.
 
     A non-commutative Gauss quadrature: with e_u the words of length at most n, ``G_uv = tr(u* v)`` and

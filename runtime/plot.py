@@ -10,7 +10,6 @@ import hashlib
 import io
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from tracewords.errors import ModelError
+from tracewords.files import write_bytes
 from tracewords.runtime.store import summary
 
 if TYPE_CHECKING:
@@ -226,22 +226,7 @@ def figure_format(path: str | os.PathLike[str]) -> str:
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure as .png (200 dpi), .svg or .pdf, complete or not at all; same figure, same bytes."""
-    target, kind = Path(path), figure_format(path)
-    content = _render(figure, kind)
-    part = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(part, 0o644)
-        os.replace(part, target)
-        part = None
-    except OSError as error:
-        raise ModelError("figure", str(path), f"a place that can be written to ({error.strerror})") from error
-    finally:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
+    write_bytes(Path(path), _render(figure, figure_format(path)), "figure")
 
 
 def _render(figure: Figure, kind: str, **options: Any) -> bytes:

@@ -169,9 +169,7 @@ def _settings(validation: Validation) -> list[tuple[str, str]]:
         for name, value in attrs.items()
         if name.startswith("parameter_")
     ]
-    unit = f"{time.get('long_name', 't')} = {time.get('units', DASH)}".replace("alpha", "α").replace(
-        " ", "\u00a0"
-    )
+    unit = f"{time.get('long_name', 't')} = {time.get('units', DASH)}".replace("alpha", "α").replace(" ", "\u00a0")
     truth = f"closure {attrs.get('closure', DASH)} of order {attrs.get('order', DASH)}"
     return [
         ("Model", f"{attrs.get('model', DASH)}"),
@@ -251,9 +249,7 @@ def _sgd(validation: Validation) -> Table | None:
     for word in sgd["words"]:
         theory = _last(validation.theory, word)
         found = [theory + sgd["difference"][word], theory]
-        rows.append(
-            ([_moment(word), *(number(x, 5, pad=True) for x in found), *_deviation(sgd, word)], False)
-        )
+        rows.append(([_moment(word), *(number(x, 5, pad=True) for x in found), *_deviation(sgd, word)], False))
     tables = [_table(columns, [(None, rows)], caption="Theory from the law of the initial matrices")]
     if "paired" in sgd:
         paired = [([_moment(w), *_deviation(sgd["paired"], w)], False) for w in sgd["words"]]

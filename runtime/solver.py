@@ -14,12 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracewords.errors import KernelError, ModelError
-from tracewords.runtime.kernel import CKernel, warn_once
+from tracewords.runtime.compiler import warn_once
+from tracewords.runtime.kernel import CKernel
 
 Rules = dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]
 Params = Mapping[str, Any]
 BACKENDS = ("auto", "c", "numpy")
-LADDER = {1: (49, 65, 97, 145, 217, 325), 2: (41, 57, 73, 97, 129, 181, 257), 3: (25, 33, 41, 57, 73), 4: (13, 17, 21, 25, 31)}
+LADDER = {
+    1: (49, 65, 97, 145, 217, 325),
+    2: (41, 57, 73, 97, 129, 181, 257),
+    3: (25, 33, 41, 57, 73),
+    4: (13, 17, 21, 25, 31),
+}
 REACH = {1: 8.0, 2: 8.0, 3: 7.0, 4: 5.5}  # standard deviations
 QMC_TOLERANCE, QMC_POWERS, QMC_SCRAMBLINGS = 1e-3, range(9, 15), 8
 QUADRATURE_TOLERANCE = {1: 1e-10, 2: 1e-10, 3: 1e-8, 4: 1e-4}
@@ -119,7 +125,9 @@ class Solver:
                 warn_once(f"quadrature in {dimension} dimensions did not reach {limit:g}; the finest rule is used")
         return chosen
 
-    def _trapezoid(self, dimension: int, q: NDArray[np.float64], params: Params | None, limit: float) -> tuple[Any, bool]:
+    def _trapezoid(
+        self, dimension: int, q: NDArray[np.float64], params: Params | None, limit: float
+    ) -> tuple[Any, bool]:
         previous = None
         for nodes in LADDER[dimension]:
             rule = self.module.trapezoid(dimension, nodes, REACH[dimension], 1e-2 * limit)
@@ -129,12 +137,17 @@ class Solver:
             previous = value
         return rule, False
 
-    def _quasi_random(self, dimension: int, q: NDArray[np.float64], params: Params | None, limit: float) -> tuple[Any, bool]:
+    def _quasi_random(
+        self, dimension: int, q: NDArray[np.float64], params: Params | None, limit: float
+    ) -> tuple[Any, bool]:
         for power in QMC_POWERS:
             parts = [_sobol(dimension, power, seed) for seed in range(QMC_SCRAMBLINGS)]
             values = np.array([self._probe(q, params, dimension, part) for part in parts])
             error = values.std(axis=0, ddof=1) / np.sqrt(QMC_SCRAMBLINGS)
-            rule = np.concatenate([z for z, _ in parts], axis=1), np.concatenate([w for _, w in parts]) / QMC_SCRAMBLINGS
+            rule = (
+                np.concatenate([z for z, _ in parts], axis=1),
+                np.concatenate([w for _, w in parts]) / QMC_SCRAMBLINGS,
+            )
             if np.all(error <= limit * np.abs(values.mean(axis=0)).max()):
                 return rule, True
         return rule, False

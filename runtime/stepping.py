@@ -81,7 +81,7 @@ def integrate(
                 return Path(np.array(rows), "horizon" if edge else "diverged", reached, reason)
             dense = method.dense_output()
             reason = check(method.y, 0.0) if check else None
-            good = _last_good(dense, method.t_old, method.t, check) if reason else method.t
+            good = _last_good(dense, method.t_old, method.t, check) if check and reason else method.t
             while following < len(times) and times[following] <= good:
                 rows.append(dense(times[following]))
                 following += 1

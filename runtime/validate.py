@@ -1,8 +1,8 @@
 """Theory against truth: truncation error against order, its certificate, and SGD.
 
 The truth of the infinite hierarchy is the `operator` closure at a high odd order; its distance to the next lower
-odd order is its uncertainty.  SGD runs are compared with the truncation started from each run's own matrices, loop terms
-included, so that what is left is the noise of the runs and corrections of order 1/d.
+odd order is its uncertainty.  SGD runs are compared with the truncation started from each run's own matrices, loop
+terms included, so that what is left is the noise of the runs and corrections of order 1/d.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def truncation_errors(
     for order in orders:
         solver = solver_of(order)
         try:
-            path = solve(solver, times, start=start, params=params, options=exact, horizon=horizon(solver, start, params))
+            path = solve(
+                solver, times, start=start, params=params, options=exact, horizon=horizon(solver, start, params)
+            )
         except HorizonError as error:
             path, failures[order] = error.partial, str(error)
         found = path["moment"].sel(word=words).values
@@ -184,7 +186,17 @@ def validate(
             if abs(certificate.times[at] - time) > 1e-9 * limit or np.isnan(errors.absolute[order][i]):
                 continue
             error, doubt = float(errors.absolute[order][i]), float(errors.uncertainty[i]) + NUMERICAL
-            rows.append(Row(order, time, error, float(certificate.bound[at]), float(own[order].bound[at]), certificate.proven, doubt))
+            rows.append(
+                Row(
+                    order,
+                    time,
+                    error,
+                    float(certificate.bound[at]),
+                    float(own[order].bound[at]),
+                    certificate.proven,
+                    doubt,
+                )
+            )
     highest = max((m for m in orders if m not in errors.failures), default=orders[-1])
     return Validation(
         horizons(solver_of(highest), errors.trajectories[highest], start),
@@ -209,7 +221,9 @@ def _certificates(
     for order in sorted({*orders, CERTIFYING_ORDER}):
         solver = solver_of(order)
         try:
-            path = solve(solver, times, start=start, params=params, options=Options(rtol=1e-11, atol=1e-13, backend="numpy"))
+            path = solve(
+                solver, times, start=start, params=params, options=Options(rtol=1e-11, atol=1e-13, backend="numpy")
+            )
         except HorizonError as error:
             path = error.partial
             if path.sizes["time"] < 2:
@@ -250,8 +264,8 @@ def compare_with_runs(
     Returns
     -------
     dict
-        At the last time, by moment: ``difference`` of the mean over runs from the theory of `start`, its ``sem`` and ``z``;
-        ``paired``, the same with each run's theory started from the run's own moments.
+        At the last time, by moment: ``difference`` of the mean over runs from the theory of `start`, its ``sem`` and
+        ``z``; ``paired``, the same with each run's theory started from the run's own moments.
     Dataset
         The theory of `start`, ``moment`` (time, word), ``loss``.
     """

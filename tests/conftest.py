@@ -10,7 +10,9 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="Rewrite tests/data/golden from what the code writes now.")
+    parser.addoption(
+        "--update-golden", action="store_true", help="Rewrite tests/data/golden from what the code writes now."
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

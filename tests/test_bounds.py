@@ -35,8 +35,8 @@ def test_horizons_have_their_closed_forms() -> None:
 def test_majorant_is_the_remainder_of_a_taylor_series() -> None:
     """Constant couplings, one class of letters: E_w = binom(M, w-1) (2 g b t)^(M+1-w) b^w in closed form.
 
-    The teacher is zero, G = (1/2, -1/2): x' = x^2 has the series of 1/(1 - x t); norms fall, so the bound is below the form
-    with norms held at the start, and above it with norms held at the end.
+    The teacher is zero, G = (1/2, -1/2): x' = x^2 has the series of 1/(1 - x t); norms fall, so the bound is below the
+    form with norms held at the start, and above it with norms held at the end.
     """
     s = solver("tied-h1", 6)
     start = start_from(s, laws={"S1": ("identity", {"scale": 0.5}), "S2": ("zero", {})})
@@ -113,7 +113,9 @@ def test_certificate_without_curvature_is_called_an_estimate() -> None:
 
 
 def test_validation_reports_failures_and_holds() -> None:
-    result = validate(lambda m: solver("tied-h1", m), range(2, 6), start_from(solver("tied-h1", 5)), {"G11": 0.0, "G12": 0.0})
+    result = validate(
+        lambda m: solver("tied-h1", m), range(2, 6), start_from(solver("tied-h1", 5)), {"G11": 0.0, "G12": 0.0}
+    )
     assert result.holds
     assert {r.order for r in result.rows} == {2, 3, 4, 5}
     assert result.rate.measured < result.rate.bound == pytest.approx(0.5)
@@ -125,6 +127,8 @@ def test_violated_bound_is_seen() -> None:
     """A certificate that is too small by hand must make the verdict false: the check can fail."""
     from dataclasses import replace
 
-    result = validate(lambda m: solver("tied-h1", m), [3, 4], start_from(solver("tied-h1", 5)), {"G11": 0.0, "G12": 0.0})
+    result = validate(
+        lambda m: solver("tied-h1", m), [3, 4], start_from(solver("tied-h1", 5)), {"G11": 0.0, "G12": 0.0}
+    )
     worse = replace(result, rows=[replace(r, certificate=0.5 * r.error) for r in result.rows])
     assert not worse.holds

@@ -60,7 +60,9 @@ def test_derive_latex_and_table(run) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("closure", ["zero", "flat", "operator", "matrix"])
 def test_solve_contract(run, closure: str) -> None:  # type: ignore[no-untyped-def]
-    done = run("solve", "tied-softmax", "--order", "5", "--closure", closure, "--times", "0,0.1,0.2", "--size", "50", "--json")
+    done = run(
+        "solve", "tied-softmax", "--order", "5", "--closure", closure, "--times", "0,0.1,0.2", "--size", "50", "--json"
+    )
     data = json.loads(done.out)
     assert data["status"] == "ok"
     assert data["time"] == "t"
@@ -88,7 +90,23 @@ def test_solve_with_parameters_laws_and_files(run, tmp_path: Path) -> None:  # t
         np.save(tmp_path / f"{name}.npy", rng.standard_normal((30, 20)) / np.sqrt(30))
     out, figure = tmp_path / "x.nc", tmp_path / "x.png"
     files = ["--matrix", f"S1={tmp_path}/a.npy", "--matrix", f"S2={tmp_path}/b.npy"]
-    done = run("solve", "tied-softmax", "--order", "5", "--times", "0:0.1:3", *files, "--param", "beta=2", "--kappa", "0.01", "--out", str(out), "--figure", str(figure))
+    done = run(
+        "solve",
+        "tied-softmax",
+        "--order",
+        "5",
+        "--times",
+        "0:0.1:3",
+        *files,
+        "--param",
+        "beta=2",
+        "--kappa",
+        "0.01",
+        "--out",
+        str(out),
+        "--figure",
+        str(figure),
+    )
     assert done.code == 0, done.err
     assert figure.stat().st_size > 1000
     with xr.open_dataset(out) as data:
@@ -100,7 +118,25 @@ def test_solve_with_parameters_laws_and_files(run, tmp_path: Path) -> None:  # t
 
 def test_simulate_contract(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "s.nc"
-    done = run("simulate", "tied-h1", "-d", "40", "-B", "32", "--seeds", "3", "--times", "0,0.01", "--kappa", "0.2", "--dtype", "float32", "--json", "--out", str(out))
+    done = run(
+        "simulate",
+        "tied-h1",
+        "-d",
+        "40",
+        "-B",
+        "32",
+        "--seeds",
+        "3",
+        "--times",
+        "0,0.01",
+        "--kappa",
+        "0.2",
+        "--dtype",
+        "float32",
+        "--json",
+        "--out",
+        str(out),
+    )
     data = json.loads(done.out)
     assert data["status"] == "ok"
     assert set(data["moments"]["S1.S1"]) == {"mean", "sem"}
@@ -119,7 +155,23 @@ def test_diverging_sgd_exits_1_with_the_step(run) -> None:  # type: ignore[no-un
 
 def test_validate_contract(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     report, figure = tmp_path / "v.html", tmp_path / "v.svg"
-    done = run("validate", "tied-h1", "--orders", "2:4", "-d", "60", "-B", "64", "--seeds", "2", "--json", "--report", str(report), "--figure", str(figure))
+    done = run(
+        "validate",
+        "tied-h1",
+        "--orders",
+        "2:4",
+        "-d",
+        "60",
+        "-B",
+        "64",
+        "--seeds",
+        "2",
+        "--json",
+        "--report",
+        str(report),
+        "--figure",
+        str(figure),
+    )
     data = json.loads(done.out)
     assert done.code == 0
     assert data["holds"] is True
@@ -198,7 +250,10 @@ def test_bad_files_are_one_line(run, tmp_path: Path) -> None:  # type: ignore[no
     np.save(tmp_path / "object.npy", np.array([{}], dtype=object), allow_pickle=True)
     (tmp_path / "text.npy").write_text("not an array")
     for name in ("nan", "line", "complex", "short", "object", "text", "missing"):
-        one_line(run("solve", "tied-h1", "--matrix", f"S1={tmp_path}/good.npy", "--matrix", f"S2={tmp_path}/{name}.npy"), "S2")
+        one_line(
+            run("solve", "tied-h1", "--matrix", f"S1={tmp_path}/good.npy", "--matrix", f"S2={tmp_path}/{name}.npy"),
+            "S2",
+        )
     one_line(run("solve", "tied-h1", "--matrix", f"S1={tmp_path}/good.npy"), "matrix")
     (tmp_path / "moments.json").write_text('{"S1": 1.0, "S1.S1": 0.5, "S2": 1, "S1.S2": 1, "S2.S2": 2}')
     one_line(run("solve", "tied-h1", "--moments", str(tmp_path / "moments.json")), "moments")
@@ -230,7 +285,13 @@ def test_help_is_quick_to_import_and_has_examples() -> None:
         "heavy = [m for m in ('sympy', 'scipy', 'numpy', 'matplotlib', 'xarray') if m in sys.modules]\n"
         "print('loaded', heavy)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "120"})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "120"},
+    )
     assert "loaded []" in done.stdout
     assert "Example: tracewords solve" in done.stdout
 

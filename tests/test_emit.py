@@ -31,7 +31,13 @@ SMALL = {
     "tied_h1_m2": (tied_scalar("h1"), 2),
     "tied_softmax_m2": (tied_softmax(), 2),
     "two_students_m2": (
-        Model("two-students", [["1", "0.5"], ["0.5", "1"]], {"A": Tied(), "B": Tied()}, {"T": Tied()}, Formula("(A[1,2] + B[1,2] - T[1,2])**2 / 2")),
+        Model(
+            "two-students",
+            [["1", "0.5"], ["0.5", "1"]],
+            {"A": Tied(), "B": Tied()},
+            {"T": Tied()},
+            Formula("(A[1,2] + B[1,2] - T[1,2])**2 / 2"),
+        ),
         2,
     ),
 }
@@ -90,7 +96,11 @@ def test_same_bytes_under_any_hash_seed() -> None:
     outputs = set()
     for seed in ("0", "1", "4242"):
         done = subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         outputs.add(done.stdout)
     assert len(outputs) == 1
@@ -117,8 +127,12 @@ def test_importing_a_shipped_solver_needs_numpy_alone() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from([("tied-h2", 5), ("tied-h3", 8)]), st.integers(0, 2**32), st.fractions(-2, 2), st.fractions(0, 2))
-def test_kernel_against_a_plain_exact_evaluator(which: tuple[str, int], seed: int, gamma: Fraction, kappa: Fraction) -> None:
+@given(
+    st.sampled_from([("tied-h2", 5), ("tied-h3", 8)]), st.integers(0, 2**32), st.fractions(-2, 2), st.fractions(0, 2)
+)
+def test_kernel_against_a_plain_exact_evaluator(
+    which: tuple[str, int], seed: int, gamma: Fraction, kappa: Fraction
+) -> None:
     """Right sides in exact rationals, term by term in plain Python from the written-out tied equations."""
     name, order = which
     s = solver(name, order)
@@ -146,7 +160,12 @@ def test_kernel_against_a_plain_exact_evaluator(which: tuple[str, int], seed: in
                 for r in range(i + 1, len(w)):
                     if w[r] == "S1":
                         a, b = w[i + 1 : r], w[r + 1 :] + w[:i]
-                        pairs = ((("S1", *a), ("S1", *b)), (("S1", *a, "S1"), b), (a, ("S1", *b, "S1")), ((*a, "S1"), (*b, "S1")))
+                        pairs = (
+                            (("S1", *a), ("S1", *b)),
+                            (("S1", *a, "S1"), b),
+                            (a, ("S1", *b, "S1")),
+                            ((*a, "S1"), (*b, "S1")),
+                        )
                         total += kappa / 4 * n * sum(moment(x) * moment(y) for x, y in pairs)
         expected.append(float(total))
     mu = np.array([float(value[w]) for w in words])
@@ -219,7 +238,13 @@ def test_batch_axes_are_kept(shape: tuple[int, ...]) -> None:
 
 
 def test_renaming_changes_no_value(tmp_path: Path) -> None:
-    renamed = json.loads(json.dumps(AWKWARD.to_dict()).replace("static", "alpha").replace('"I"', '"T"').replace("I[", "T[").replace("double", "W"))
+    renamed = json.loads(
+        json.dumps(AWKWARD.to_dict())
+        .replace("static", "alpha")
+        .replace('"I"', '"T"')
+        .replace("I[", "T[")
+        .replace("double", "W")
+    )
     one, two = built(AWKWARD, 3, tmp_path), built(Model.from_dict(renamed), 3, tmp_path)
     mu = random_moments(one, 5)
     assert np.array_equal(one.rhs(0.0, mu), two.rhs(0.0, mu))
@@ -236,7 +261,9 @@ def test_mangled_names_never_collide() -> None:
 def test_generated_c_is_clean_iso_c(tmp_path: Path) -> None:
     for file in ("tied_softmax_m5.c", "tied_h2_m8.c"):
         flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wno-psabi", "-fsyntax-only"]
-        done = subprocess.run([os.environ.get("CC", "cc"), *flags, str(generated_folder() / file)], capture_output=True, text=True)
+        done = subprocess.run(
+            [os.environ.get("CC", "cc"), *flags, str(generated_folder() / file)], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
 
 

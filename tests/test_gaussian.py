@@ -56,7 +56,11 @@ MODELS = {
     "tanh": tied_scalar("tanh", covariance=C2),
     "diagonal h2": tied_scalar("h2", entry=(1, 1), covariance=[[1]]),
     "two students": Model(
-        "two", C2, {"A": Tied(), "B": Tied(2)}, {"T": Tied()}, Formula("(h1(A[1,2]) * sigmoid(B[1,2]) - h1(T[1,2]))**2 / 2")
+        "two",
+        C2,
+        {"A": Tied(), "B": Tied(2)},
+        {"T": Tied()},
+        Formula("(h1(A[1,2]) * sigmoid(B[1,2]) - h1(T[1,2]))**2 / 2"),
     ),
 }
 
@@ -127,7 +131,9 @@ def test_wick_against_gauss_hermite(powers: list[int], seed: int) -> None:
     cov = root @ root.T
     nodes, weights = np.polynomial.hermite_e.hermegauss(12)
     grid = np.stack([g.ravel() for g in np.meshgrid(*[nodes] * n, indexing="ij")])
-    weight = np.prod(np.stack([g.ravel() for g in np.meshgrid(*[weights / np.sqrt(2 * np.pi)] * n, indexing="ij")]), axis=0)
+    weight = np.prod(
+        np.stack([g.ravel() for g in np.meshgrid(*[weights / np.sqrt(2 * np.pi)] * n, indexing="ij")]), axis=0
+    )
     u = root @ grid
     expected = weight @ np.prod([x**p for x, p in zip(u, powers, strict=True)], axis=0)
     integrand = sp.Mul(*(UNIT[i] ** p for i, p in enumerate(powers)))

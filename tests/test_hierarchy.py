@@ -24,7 +24,9 @@ def trace(matrices: list[np.ndarray], word: tuple[int, ...]) -> float:
     return float(np.trace(total)) / len(total)
 
 
-def right_side(h: Hierarchy, word: tuple[int, ...], moment: dict[tuple[int, ...], float], coupling: dict[str, float]) -> float:
+def right_side(
+    h: Hierarchy, word: tuple[int, ...], moment: dict[tuple[int, ...], float], coupling: dict[str, float]
+) -> float:
     """The derived right side of one word, with values put in."""
     names = [*h.words(), *h.words(outer=True), ()]
     row = names.index(h.flow.alphabet.canonical(word))
@@ -60,7 +62,9 @@ def test_tied_hierarchy_is_the_derivative_of_traces(students: int, teachers: int
     ahead = trace([s + step * d for s, d in zip(matrices, slopes, strict=True)], word)
     behind = trace([s - step * d for s, d in zip(matrices, slopes, strict=True)], word)
     coupling = {f"G{k + 1}{l + 1}": g[k, l] for k in range(letters) for l in range(letters)} | {"gamma": gamma}
-    known = {w: trace(matrices, w) for w in [*h.words(), *h.words(outer=True)] if abs(len(w) - len(word)) <= 1} | {(): 1.0}
+    known = {w: trace(matrices, w) for w in [*h.words(), *h.words(outer=True)] if abs(len(w) - len(word)) <= 1} | {
+        (): 1.0
+    }
     expected = (ahead - behind) / (2 * step)
     scale = max(1.0, max(map(abs, known.values())))
     assert right_side(h, word, known, coupling) == pytest.approx(expected, abs=1e-6 * scale, rel=1e-6)
@@ -72,7 +76,11 @@ def test_general_letters_follow_their_transposes(raw: list[int], seed: int) -> N
     """A flow that is no published model: a general matrix driven by products with its own transpose."""
     alphabet = Alphabet([Letter("S", symmetric=False), Letter("T")])
     s, star, t = 0, 1, 2
-    terms = (DriftTerm(Fraction(-1), "a", (t, s)), DriftTerm(Fraction(2, 3), "b", (s, star, s)), DriftTerm(Fraction(1, 2), "c", ()))
+    terms = (
+        DriftTerm(Fraction(-1), "a", (t, s)),
+        DriftTerm(Fraction(2, 3), "b", (s, star, s)),
+        DriftTerm(Fraction(1, 2), "c", ()),
+    )
     h = derive(MatrixFlow(alphabet, {s: terms}), max(2, len(raw)))
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((SIZE, SIZE)) / np.sqrt(SIZE), symmetric(rng)
@@ -151,7 +159,10 @@ def test_loop_terms_are_the_mean_second_order_change() -> None:
             for _ in range(runs):
                 x = rng.standard_normal((d, d))
                 r = (x + x.T) / np.sqrt(2 * d)
-                moved = [trace([(np.eye(d) - s * a * r) @ matrices[0] @ (np.eye(d) - s * a * r), matrices[1]], word) for s in (1, -1)]
+                moved = [
+                    trace([(np.eye(d) - s * a * r) @ matrices[0] @ (np.eye(d) - s * a * r), matrices[1]], word)
+                    for s in (1, -1)
+                ]
                 samples.append((sum(moved) - 2 * value[names[row]]) / (2 * a * a))
             error = np.std(samples) / np.sqrt(runs)
             assert abs(np.mean(samples) - expected) < 4 * error + 12 / d * expected

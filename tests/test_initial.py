@@ -104,10 +104,7 @@ class Generic(Law):
 def test_sum_over_all_set_partitions_with_generic_cumulants() -> None:
     rng = np.random.default_rng(5)
     kappa = {
-        k: [
-            Fraction(int(a), int(b))
-            for a, b in zip(rng.integers(-9, 10, 7), rng.integers(1, 8, 7), strict=True)
-        ]
+        k: [Fraction(int(a), int(b)) for a, b in zip(rng.integers(-9, 10, 7), rng.integers(1, 8, 7), strict=True)]
         for k in "123"
     }
     laws = {f"S{k}": Generic(values) for k, values in kappa.items()}
@@ -154,9 +151,7 @@ def test_floats_mean_the_rationals_that_print_or_round_to_them() -> None:
         1e-9: "1/1000000000",
         -2.0: "-2",
     }
-    assert {value: str(Fraction(text)) for value, text in cases.items()} == {
-        v: str(exact(v, "x")) for v in cases
-    }
+    assert {value: str(Fraction(text)) for value, text in cases.items()} == {v: str(exact(v, "x")) for v in cases}
     assert exact(np.float32(0.1), "x") == Fraction(1, 10)
     assert exact(np.int64(3), "x") == 3
 
@@ -167,14 +162,10 @@ spectra = st.lists(rationals, min_size=1, max_size=4)
 
 @settings(max_examples=30, deadline=None)
 @given(spectra, spectra, st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=2))
-def test_freeness_alternating_centred_products_vanish(
-    a: list[Fraction], b: list[Fraction], runs: Any
-) -> None:
+def test_freeness_alternating_centred_products_vanish(a: list[Fraction], b: list[Fraction], runs: Any) -> None:
     laws = {"S1": Eigenvalues(values=a), "S2": Eigenvalues(values=b)}
     powers = [(letter, n) for pair in runs for letter, n in zip("12", pair, strict=True)]
-    centre = {
-        (k, n): sum(x**n for x in v) / Fraction(len(v)) for k, v in (("1", a), ("2", b)) for n in (1, 2, 3)
-    }
+    centre = {(k, n): sum(x**n for x in v) / Fraction(len(v)) for k, v in (("1", a), ("2", b)) for n in (1, 2, 3)}
     total = Fraction(0)
     for kept in itertools.product((True, False), repeat=len(powers)):
         word = "".join(k * n for (k, n), keep in zip(powers, kept, strict=True) if keep)
@@ -364,9 +355,7 @@ def test_rectangular_letters_in_closed_paths() -> None:
         empirical_moments({"W": w}, ["W.W"])
 
 
-@pytest.mark.parametrize(
-    "matrices", [{}, {"A": np.ones(3)}, {"A": np.eye(2), "B": np.eye(3)}, {"A": np.eye(2) * 1j}]
-)
+@pytest.mark.parametrize("matrices", [{}, {"A": np.ones(3)}, {"A": np.eye(2), "B": np.eye(3)}, {"A": np.eye(2) * 1j}])
 def test_bad_matrices_are_refused(matrices: dict[str, Any]) -> None:
     with pytest.raises(ModelError) as error:
         empirical_moments(matrices, ["1"])
@@ -483,9 +472,7 @@ def test_moments_of_laws_and_of_matrices_pass() -> None:
         ),
     ],
 )
-def test_impossible_moments_are_refused_by_the_smallest_condition(
-    changes: dict[str, float], expected: str
-) -> None:
+def test_impossible_moments_are_refused_by_the_smallest_condition(changes: dict[str, float], expected: str) -> None:
     moments: dict[str, float] = {dotted(w): value for w, value in KNOWN.items()} | changes
     with pytest.raises(ModelError) as error:
         check_moments(moments, LETTERS, LETTERS)

@@ -23,13 +23,14 @@ from scipy.integrate import solve_ivp
 
 from tracewords.derive.dop853 import integrator_context
 from tracewords.errors import KernelError, ModelError
-from tracewords.runtime import kernel
-from tracewords.runtime.kernel import CKernel, Status, compile_source
+from tracewords.runtime import compiler as compiling
+from tracewords.runtime.compiler import compile_source
+from tracewords.runtime.kernel import CKernel, Status
 
 COMPILER = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
 
-STRICT = (*kernel.DEFAULT_FLAGS, "-Wall", "-Wextra", "-Werror", "-pedantic")
+STRICT = (*compiling.DEFAULT_FLAGS, "-Wall", "-Wextra", "-Werror", "-pedantic")
 PLAIN = ("-std=c11", "-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wno-psabi")
 
 TOY = """\
@@ -296,9 +297,7 @@ def test_step_budget_stops_the_slow_lane_only(toy: Callable[..., CKernel]) -> No
     assert result.steps < 700
 
 
-@pytest.mark.parametrize(
-    ("n", "times"), [(0, [0.0, 1.0]), (0, []), (3, []), (3, [2.0]), (3, [2.0, 2.0]), (9, [0.0])]
-)
+@pytest.mark.parametrize(("n", "times"), [(0, [0.0, 1.0]), (0, []), (3, []), (3, [2.0]), (3, [2.0, 2.0]), (9, [0.0])])
 def test_empty_and_trivial_batches(toy: Callable[..., CKernel], n: int, times: list[float]) -> None:
     mu0 = np.arange(n, dtype=float)[None, :]
     result = toy("riccati").solve(times, mu0, [1.0])
@@ -398,9 +397,7 @@ def test_eight_processes_build_once(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "CC": str(compiler), "TRACEWORDS_CACHE": str(cache)}
     command = [sys.executable, "-c", program, str(source)]
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)
-    ]
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     said = {process.communicate()[0] for process in running}
     assert len(said) == 1
     assert said.pop().split()[1] == "-3.0"
@@ -445,12 +442,9 @@ def test_damaged_and_foreign_entries_are_rebuilt(tmp_path: Path, monkeypatch: py
 
 def test_key_depends_on_flags_and_is_length_prefixed() -> None:
     source = "int one(void)\n{\n    return 1;\n}\n"
-    keys = {
-        compile_source(source, flags=flags).stem
-        for flags in (("-O0",), ("-O1",), ("-O1", "-g"), ("-O1-g"[:3],))
-    }
+    keys = {compile_source(source, flags=flags).stem for flags in (("-O0",), ("-O1",), ("-O1", "-g"), ("-O1-g"[:3],))}
     assert len(keys) == 3
-    assert kernel._digest([b"ab", b"c"]) != kernel._digest([b"a", b"bc"])
+    assert compiling._digest([b"ab", b"c"]) != compiling._digest([b"a", b"bc"])
 
 
 def test_broken_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -468,9 +462,7 @@ def test_broken_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert "undeclared" in caught.value.output
     assert "\n" not in str(caught.value)
     with pytest.raises(KernelError, match="does not load"):
-        compile_source(
-            "extern int nowhere(void);\nint one(void) { return nowhere(); }\n", flags=("-Wl,-z,now",)
-        )
+        compile_source("extern int nowhere(void);\nint one(void) { return nowhere(); }\n", flags=("-Wl,-z,now",))
     with pytest.raises(KernelError, match="cannot read"):
         compile_source(tmp_path / "missing.c")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -478,13 +470,11 @@ def test_broken_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         compile_source(source)
 
 
-def test_unusable_cache_falls_back_to_a_private_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_cache_falls_back_to_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     obstacle = tmp_path / "file"
     obstacle.write_text("in the way")
     fresh_cache(monkeypatch, obstacle / "cache")
-    monkeypatch.setattr(kernel, "_warned", set())
+    monkeypatch.setattr(compiling, "_warned", set())
     source = "int seven(void)\n{\n    return 7;\n}\n"
     with pytest.warns(UserWarning, match="kernel cache not usable") as caught:
         first, second = (compile_source(source) for _ in range(2))
@@ -502,7 +492,7 @@ def test_read_only_cache_is_still_read(tmp_path: Path, monkeypatch: pytest.Monke
     library = compile_source(source)
     kernels.chmod(0o500)
     assert compile_source(source) == library
-    monkeypatch.setattr(kernel, "_warned", set())
+    monkeypatch.setattr(compiling, "_warned", set())
     with pytest.warns(UserWarning, match="kernel cache not usable"):
         compile_source(source.replace("8", "9"))
     kernels.chmod(0o700)
@@ -515,9 +505,7 @@ def test_shared_cache_folder_is_made_private(tmp_path: Path, monkeypatch: pytest
     assert stat.S_IMODE(kernels.stat().st_mode) == 0o700
 
 
-def test_pickle_rebuilds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Callable[..., CKernel]
-) -> None:
+def test_pickle_rebuilds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Callable[..., CKernel]) -> None:
     rules = [(np.zeros((1, 1)), np.zeros(1)), (np.ones((2, 3)), np.ones(3))]
     built = toy("quadrature", rules=rules)
     data = pickle.dumps(built)

@@ -60,9 +60,7 @@ def sgd_runs(name: str = NAME) -> xr.Dataset:
     """What `simulate` returns: three runs, the last of which diverged half way."""
     times = TIMES[:17:4]
     rng = np.random.default_rng(0)
-    moment = trajectory(times=times)["moment"].values + 0.02 * rng.standard_normal(
-        (3, len(times), len(WORDS))
-    )
+    moment = trajectory(times=times)["moment"].values + 0.02 * rng.standard_normal((3, len(times), len(WORDS)))
     moment[2, 3:] = np.nan
     attrs = {
         "model": name,
@@ -247,9 +245,7 @@ def test_nothing_compared_is_not_called_a_success(rows: list[Row]) -> None:
 
 
 def test_page_without_runs_rate_and_figures() -> None:
-    result = replace(
-        validation(), sgd={}, runs=None, theory=None, rate=Rate(0.25, np.nan, 0.5), certificates={}
-    )
+    result = replace(validation(), sgd={}, runs=None, theory=None, rate=Rate(0.25, np.nan, 0.5), certificates={})
     html = validation_report(result, title="T", equations=[], command="c", figures=[])
     reader = Reader(html)
     assert "SGD against theory" not in reader.text
@@ -261,9 +257,7 @@ def test_same_input_gives_the_same_page_in_another_process(page: str) -> None:
     code = "import hashlib, test_report as t; html = t.report(t.validation())"
     code += "; print(hashlib.sha256(html.encode()).hexdigest())"
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == hashlib.sha256(page.encode()).hexdigest()
 
 
@@ -386,9 +380,7 @@ def test_runs_show_mean_and_band() -> None:
 
 def test_one_time_one_run_and_odd_names_can_be_drawn() -> None:
     single = sgd_runs().isel(run=[0], time=[0])
-    odd = trajectory(times=TIMES[:1], name="$x$ 模型").assign_coords(
-        word=[w.replace("S1", "weird_名") for w in WORDS]
-    )
+    odd = trajectory(times=TIMES[:1], name="$x$ 模型").assign_coords(word=[w.replace("S1", "weird_名") for w in WORDS])
     for data in (single, odd, trajectory(times=np.zeros(1))):
         assert svg_text(trajectory_figure(data)).startswith("<svg")
 
@@ -405,9 +397,7 @@ def test_comparison_has_truth_truncations_and_runs() -> None:
 
 def test_infinite_certificates_are_absent_from_the_figure() -> None:
     by_order, by_time = error_figure(validation()).axes
-    certificates = [
-        line for line in by_order.lines if line.get_marker() == "o" and line.get_markersize() == 8
-    ]
+    certificates = [line for line in by_order.lines if line.get_marker() == "o" and line.get_markersize() == 8]
     assert len(certificates) == 2
     for line in certificates:
         assert np.isnan(line.get_ydata()[0])

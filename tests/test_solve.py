@@ -1,7 +1,8 @@
-"""Closures against trajectories computed elsewhere, exact solutions and the matrix flow; failures keep what was computed."""
+"""Closures against trajectories computed elsewhere, exact solutions and the matrix flow; failures keep results."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -26,7 +27,11 @@ MAIN = ["S1.S1", "S1.S2", "S1"]
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("tied-softmax", "softmax_L2_beta1_C_identity_MP1"), ("tied-h1", "offdiagonal_h1_MP1"), ("tied-h2", "offdiagonal_h2_MP1")],
+    [
+        ("tied-softmax", "softmax_L2_beta1_C_identity_MP1"),
+        ("tied-h1", "offdiagonal_h1_MP1"),
+        ("tied-h2", "offdiagonal_h2_MP1"),
+    ],
 )
 def test_operator_closure_follows_independent_trajectories(name: str, key: str) -> None:
     rows = np.array(DATA[key]["rows"])
@@ -54,7 +59,7 @@ def truth() -> np.ndarray:
 @pytest.mark.parametrize("order", range(2, 9))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_truncation_error_table(order: int, backend: str, truth: np.ndarray) -> None:
-    """Worst relative error of q_11 over [0, t] to the two digits of an independent table; order 3 fails before t = 1."""
+    """Worst relative error of q_11 over [0, t] to the digits of an independent table; order 3 fails before t = 1."""
     table = DATA["zero_closure_relative_error_q11_softmax"]
     s = solver("tied-softmax", order)
     grid = np.linspace(0, 1, 101)
@@ -84,7 +89,7 @@ def test_truncation_is_the_taylor_polynomial_for_constant_couplings() -> None:
         s = solver("tied-h1", order)
         found = solve(s, [0, t], start=start_from(s), options=Options(rtol=1e-12, atol=1e-13, backend="numpy"))
         values.append(float(found["moment"].sel(word="S1.S1")[-1]))
-    for power, (low, high) in enumerate(zip(values, values[1:], strict=False), start=1):
+    for power, (low, high) in enumerate(itertools.pairwise(values), start=1):
         coefficients.append((high - low) / t**power)
     # derivatives of tr(S1 S1) at 0 from S' = -(H S + S H), H = (S1 - S2)/2, on large matrices with exact spectra
     start = start_from(solver("tied-h1", 2))
@@ -100,7 +105,9 @@ def test_truncation_is_the_taylor_polynomial_for_constant_couplings() -> None:
         assert coefficients[power - 1] == pytest.approx(direct, rel=0.05)
 
 
-@pytest.mark.parametrize(("order", "limits"), [(3, (0.013, 0.041, 0.059)), (5, (2.4e-4, 0.0029, 0.018)), (7, (4e-6, 1.7e-4, 0.0036))])
+@pytest.mark.parametrize(
+    ("order", "limits"), [(3, (0.013, 0.041, 0.059)), (5, (2.4e-4, 0.0029, 0.018)), (7, (4e-6, 1.7e-4, 0.0036))]
+)
 def test_operator_closure_has_no_horizon(order: int, limits: tuple[float, ...]) -> None:
     """Worst relative error of q_11, q_12, t_1 at t = 0.5, 1, 2 stays as small as measured elsewhere."""
     best, s = solver("tied-softmax", 13), solver("tied-softmax", order)
@@ -148,7 +155,11 @@ def test_matrix_closure_approaches_the_limit() -> None:
     gaps = []
     for size in (100, 400):
         found = [
-            solve(s, [0, 0.2], closure="matrix", start=start_from(s), options=Options(size=size, seed=r, rtol=1e-6))["moment"].sel(word=MAIN).values[-1]
+            solve(s, [0, 0.2], closure="matrix", start=start_from(s), options=Options(size=size, seed=r, rtol=1e-6))[
+                "moment"
+            ]
+            .sel(word=MAIN)
+            .values[-1]
             for r in range(4)
         ]
         gaps.append(np.sqrt(np.mean((np.array(found) - exact) ** 2)))
@@ -158,7 +169,7 @@ def test_matrix_closure_approaches_the_limit() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_scalar_riccati_is_exact(backend: str) -> None:
-    """d = 1: all moments are powers of s, and tied-h1 with S2 = 0 is s' = -s^2: order M gives Taylor sums of s0/(1 + s0 t)."""
+    """d = 1: all moments are powers of s; tied-h1 with S2 = 0 is s' = -s^2: order M gives Taylor sums."""
     s = solver("tied-h1", 8)
     moments = {w: (0.0 if "S2" in w else 0.5 ** (w.count(".") + 1)) for w in s.WORDS}
     t = 0.2
@@ -184,7 +195,7 @@ def test_leaving_the_domain_keeps_what_was_computed(backend: str) -> None:
 
 
 def test_initial_velocity_of_the_demeaned_overlap() -> None:
-    """dp_12/dt(0) = -2 G_12 t_1 p_22 at a free start, from the generated kernel: not zero, so tied models escape at once."""
+    """dp_12/dt(0) = -2 G_12 t_1 p_22 at a free start, from the kernel: not zero, so tied models escape at once."""
     for name in ("tied-h1", "tied-h2", "tied-h3", "tied-softmax"):
         s = solver(name, 5)
         mu = start_from(s).values(s.WORDS)
@@ -197,7 +208,7 @@ def test_initial_velocity_of_the_demeaned_overlap() -> None:
 
 def test_weight_decay_alone_is_exponential() -> None:
     s = solver(tied_scalar("h1"), 5)
-    moments = {w: 0.0 for w in s.WORDS} | {"S1": 1e-6}
+    moments = dict.fromkeys(s.WORDS, 0.0) | {"S1": 1e-6}
     found = solve(s, [0, 1.0], start=Start(moments=moments), params={"gamma": 0.8}, options=Options(backend="numpy"))
     assert float(found["moment"].sel(word="S1")[-1]) == pytest.approx(1e-6 * np.exp(-0.4), rel=1e-6)
 
@@ -255,7 +266,10 @@ def test_stepping_refuses_a_derivative_that_is_not_finite_and_finds_the_edge() -
     nan = integrate(lambda t, y: y * np.nan, np.ones(2), np.array([0.0, 1.0]))
     assert (nan.status, len(nan.states)) == ("horizon", 0)
     edge = integrate(
-        lambda t, y: -np.ones(1), np.ones(1), np.linspace(0, 2, 21), check=lambda y, slack: "negative" if y[0] < slack else None
+        lambda t, y: -np.ones(1),
+        np.ones(1),
+        np.linspace(0, 2, 21),
+        check=lambda y, slack: "negative" if y[0] < slack else None,
     )
     assert edge.status == "horizon"
     assert edge.reached == pytest.approx(1.0, abs=1e-6)
@@ -280,7 +294,9 @@ def test_interruption_keeps_what_was_computed() -> None:
 
 
 def test_model_with_another_covariance_and_ranks_runs() -> None:
-    model = load_model("tied-softmax").with_covariance([["1", "0.5"], ["0.5", "2"]]).with_rank_ratio({"S1": "0.5", "S2": 3})
+    model = (
+        load_model("tied-softmax").with_covariance([["1", "0.5"], ["0.5", "2"]]).with_rank_ratio({"S1": "0.5", "S2": 3})
+    )
     s = solver(model, 5)
     found = solve(s, [0, 0.05], start=start_from(s))
     assert float(found["moment"].sel(word="S1")[0]) == 0.5

@@ -90,9 +90,7 @@ def test_failure_keeps_the_old_file(
     assert os.listdir(tmp_path) == ["result.nc"]
 
 
-def test_interruption_leaves_no_part(
-    result: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruption_leaves_no_part(result: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def press(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -76,7 +76,9 @@ def test_burnside_formula(length: int, letters: int, data: st.DataObject) -> Non
 
 
 @given(words(), st.integers(0, 11))
-def test_canonical_form_sees_no_rotation_and_no_transposition(pair: tuple[Alphabet, tuple[int, ...]], turn: int) -> None:
+def test_canonical_form_sees_no_rotation_and_no_transposition(
+    pair: tuple[Alphabet, tuple[int, ...]], turn: int
+) -> None:
     alphabet, word = pair
     turn %= len(word)
     least = alphabet.canonical(word)

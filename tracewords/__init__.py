@@ -33,7 +33,7 @@ _PUBLIC = {
     "save": "tracewords.runtime.store",
     "open_result": "tracewords.runtime.store",
 }
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,7 +40,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -66,7 +68,9 @@ def derive(
     order: OrderOption = 4,
     as_json: JsonOption = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print couplings and equations as LaTeX.")] = False,
-    loops: Annotated[bool, typer.Option("--loops", help="With --latex: the terms of finite learning rate too.")] = False,
+    loops: Annotated[
+        bool, typer.Option("--loops", help="With --latex: the terms of finite learning rate too.")
+    ] = False,
 ) -> None:
     """Derive the moment equations of a model.
 
@@ -98,10 +102,16 @@ def derive(
 
 @app.command()
 def generate(
-    model: Annotated[list[str] | None, typer.Argument(help="Presets or TOML files; all shipped models if none is given.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Argument(help="Presets or TOML files; all shipped models if none is given.")
+    ] = None,
     order: Annotated[list[int] | None, typer.Option("--order", "-M", help="Orders; 5 and 8 if none is given.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; the shipped `generated` if not given.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare instead of writing; exit 1 if a file differs.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder; the shipped `generated` if not given.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare instead of writing; exit 1 if a file differs.")
+    ] = False,
 ) -> None:
     """Write the NumPy and C solvers of models.
 

@@ -19,6 +19,7 @@ from tracewords.options import (
     ModelArgument,
     ParamOption,
     SeedOption,
+    check_figure,
     print_json,
     print_table,
     read_params,
@@ -39,7 +40,9 @@ def validate(
     d: Annotated[int, typer.Option("--d", "-d", help="Dimension of the SGD runs.")] = 400,
     batch: Annotated[int, typer.Option("--batch", "-B", help="Sequences a step.")] = 512,
     seeds: FewSeeds = 4,
-    kappa: Annotated[float | None, typer.Option("--kappa", help="Noise level of the SGD runs; about 600 steps if not given.")] = None,
+    kappa: Annotated[
+        float | None, typer.Option("--kappa", help="Noise level of the SGD runs; about 600 steps if not given.")
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32 or float64.")] = "float32",
     param: ParamOption = None,
     law: LawOption = None,
@@ -54,6 +57,7 @@ def validate(
 
     Example: tracewords validate tied-softmax --report validation.html
     """
+    check_figure(figure)
     settings = Settings(read_orders(orders), d, batch, seeds, kappa, dtype, seed)
     result, system_model = run_validation(model, settings, param, law, matrix)
     finish(result, system_model, settings, report, figure, out, as_json)
@@ -74,6 +78,7 @@ def reproduce(
     """
     if name != "truncation":
         raise ModelError("name", name, "truncation")
+    check_figure(figure)
     settings = Settings(tuple(range(2, 9)), 400, 512, seeds, None, "float32", seed)
     result, model = run_validation("tied-softmax", settings, None, None, None)
     finish(result, model, settings, report, figure, out, as_json)
@@ -160,7 +165,13 @@ def with_runs(result: Validation, solver: Any, settings: Settings, start: Any, p
 
 
 def finish(
-    result: Validation, model: Any, settings: Settings, report: Path | None, figure: Path | None, out: Path | None, as_json: bool
+    result: Validation,
+    model: Any,
+    settings: Settings,
+    report: Path | None,
+    figure: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Files, then tables, then the verdict."""
     command = "tracewords " + " ".join(shlex.quote(a) for a in sys.argv[1:])
@@ -237,24 +248,41 @@ def show(result: Validation, name: str) -> None:
     h = result.horizons
     rows = [(r.order, r.time, r.error, finite(r.certificate), finite(r.own), r.proven, r.holds) for r in result.rows]
     note = "error and certificate: absolute, worst over [0, t] and over the order parameters; -: no bound (it diverges)"
-    print_table(f"{name}: truncation error and certificate", ("order", "t", "error", "certificate", "of this order alone", "proven", "holds"), rows, note)
+    print_table(
+        f"{name}: truncation error and certificate",
+        ("order", "t", "error", "certificate", "of this order alone", "proven", "holds"),
+        rows,
+        note,
+    )
     orders = sorted({m for errors in result.ablation.values() for m in errors})
     columns = ["order", "published", *(f"ours, t = {t:.3g}" for t in result.ablation)]
     table = [(m, PUBLISHED.get(m), *(errors.get(m) for errors in result.ablation.values())) for m in orders]
-    print_table("Relative error of the first order parameter", columns, table, "published: tied softmax, d = 400, B = 512, own time unit")
+    print_table(
+        "Relative error of the first order parameter",
+        columns,
+        table,
+        "published: tied softmax, d = 400, B = 512, own time unit",
+    )
     if result.sgd:
         s = result.sgd
         pair = s["paired"]
         table = [
             (w, s["difference"][w], s["sem"][w], s["z"][w], pair["difference"][w], pair["sem"][w]) for w in s["words"]
         ]
-        title = f"SGD minus theory at t = {s['time']:.3g}: d = {s['d']}, B = {s['batch']}, kappa = {s['kappa']:.3g}, {s['runs']} runs"
-        columns = ("moment", "difference", "standard error", "z", "paired", "standard error")
-        note = f"theory: order {s['order']} with loop terms; paired: from each run's own start, which leaves corrections of order 1/d"
-        print_table(title, columns, table, note)
-    typer.echo(f"T* = {h['start']:.4g} at the start; {h['run']:.4g} with the largest couplings of the run; {h['integrated']:.4g} integrated")
+        sizes = f"d = {s['d']}, B = {s['batch']}, kappa = {s['kappa']:.3g}, {s['runs']} runs"
+        title = f"SGD minus theory at t = {s['time']:.3g}: {sizes}"
+        heads = ("moment", "difference", "standard error", "z", "paired", "standard error")
+        note = f"theory: order {s['order']} with loop terms; paired: from each run's own start, but for order 1/d"
+        print_table(title, heads, table, note)
+    typer.echo(
+        f"T* = {h['start']:.4g} at the start; {h['run']:.4g} with the largest couplings of the run; "
+        f"{h['integrated']:.4g} integrated; sharper: {h['sharp']:.4g}"
+    )
     rate = result.rate
-    typer.echo(f"error falls by {rate.measured:.3g} an order at t = {rate.time:.3g} (bound: {rate.bound:.3g}); truth known to {result.errors.uncertainty[-1]:.1g}")
+    typer.echo(
+        f"error falls by {rate.measured:.3g} an order at t = {rate.time:.3g} (bound: {rate.bound:.3g}); "
+        f"truth known to {result.errors.uncertainty[-1]:.1g}"
+    )
     for order, text in result.errors.failures.items():
         typer.echo(f"order {order}: {text}")
     typer.echo("the bound holds" if result.holds else "THE BOUND IS VIOLATED")

@@ -21,6 +21,7 @@ from tracewords.options import (
     ParamOption,
     SeedOption,
     TimesOption,
+    check_figure,
     print_json,
     print_table,
     read_params,
@@ -72,7 +73,9 @@ def solve(
     order: OrderOption = 8,
     closure: Annotated[str, typer.Option("--closure", help="zero, flat, operator or matrix.")] = "zero",
     times: TimesOption = None,
-    kappa: Annotated[float | None, typer.Option("--kappa", help="Noise level alpha d / B (closures zero and flat).")] = None,
+    kappa: Annotated[
+        float | None, typer.Option("--kappa", help="Noise level alpha d / B (closures zero and flat).")
+    ] = None,
     param: ParamOption = None,
     law: LawOption = None,
     matrix: MatrixOption = None,
@@ -95,6 +98,7 @@ def solve(
     from tracewords.runtime.integrate import solve as integrate
     from tracewords.solvers import model_from, solver
 
+    check_figure(figure)
     if not 1e-14 <= tolerance <= 1e-1:
         raise ModelError("rtol", tolerance, "a number from 1e-14 to 0.1")
     if not 2 <= size <= 20_000:
@@ -110,7 +114,14 @@ def solve(
     try:
         with progress_bar("solving") as advance:
             dataset = integrate(
-                chosen, grid, closure=closure, start=start, params=params, options=options, horizon=limit, progress=lambda f: advance(f, "")
+                chosen,
+                grid,
+                closure=closure,
+                start=start,
+                params=params,
+                options=options,
+                horizon=limit,
+                progress=lambda f: advance(f, ""),
             )
     except HorizonError as error:
         failure, dataset = error, error.partial
@@ -125,7 +136,9 @@ def simulate(
     batch: Annotated[int, typer.Option("--batch", "-B", help="Sequences a step.")] = 512,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of runs.")] = 4,
     times: TimesOption = "0:0.1:5",
-    kappa: Annotated[float | None, typer.Option("--kappa", help="Noise level alpha d / B; 0.05 if --alpha is not given.")] = None,
+    kappa: Annotated[
+        float | None, typer.Option("--kappa", help="Noise level alpha d / B; 0.05 if --alpha is not given.")
+    ] = None,
     alpha: Annotated[float | None, typer.Option("--alpha", help="Step size, instead of --kappa.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32 or float64.")] = "float64",
     order: Annotated[int, typer.Option("--order", "-M", help="Record all moments up to this order.")] = 2,
@@ -144,6 +157,7 @@ def simulate(
     from tracewords.runtime.sgd import simulate as run
     from tracewords.solvers import model_from, solver
 
+    check_figure(figure)
     chosen = solver(model_from(model), 5)
     start = read_start(chosen, law, matrix)
     initial: dict[str, Any] = dict(start.factors) if start.factors is not None else dict(start.laws)
@@ -217,7 +231,9 @@ def _trajectory_table(dataset: xr.Dataset) -> None:
         for i in _thin(dataset.sizes["time"])
     ]
     attrs = dataset.attrs
-    title = f"{attrs['model']}, order {attrs['order']}, closure {attrs['closure']} ({attrs['backend']}): {attrs['status']}"
+    title = (
+        f"{attrs['model']}, order {attrs['order']}, closure {attrs['closure']} ({attrs['backend']}): {attrs['status']}"
+    )
     note = f"{name} = {dataset.time.attrs['units']};  columns are tr(word), tr = Tr/d;  T* = {attrs['horizon']:.4g}"
     print_table(title, (name, *words, "loss"), rows, note)
 
@@ -232,7 +248,8 @@ def runs_json(dataset: xr.Dataset) -> dict[str, Any]:
         "time": dataset.time.attrs["long_name"],
         "times": dataset.time.values,
         "moments": {
-            str(w): {"mean": short["mean"].sel(word=w).values, "sem": short["sem"].sel(word=w).values} for w in short.word.values
+            str(w): {"mean": short["mean"].sel(word=w).values, "sem": short["sem"].sel(word=w).values}
+            for w in short.word.values
         },
         "loss": {"mean": short["loss_mean"].values, "sem": short["loss_sem"].values},
         "runs": dataset.sizes["run"],
@@ -259,7 +276,9 @@ def _runs_table(dataset: xr.Dataset) -> None:
             cells.append(f"{mean:.4f} ± {sem:.4f}")
         rows.append([*cells, float(short["loss_mean"][i])])
     attrs = dataset.attrs
-    title = f"SGD of {attrs['model']}: d = {attrs['d']}, B = {attrs['batch']}, {dataset.sizes['run']} runs: {_status(dataset)}"
+    sizes = f"d = {attrs['d']}, B = {attrs['batch']}, {dataset.sizes['run']} runs"
+    title = f"SGD of {attrs['model']}: {sizes}: {_status(dataset)}"
     name = dataset.time.attrs["long_name"]
-    note = f"{name} = {dataset.time.attrs['units']};  alpha = {attrs['alpha']:.4g}, kappa = alpha d / B = {attrs['kappa']:.4g}"
+    units = dataset.time.attrs["units"]
+    note = f"{name} = {units};  alpha = {attrs['alpha']:.4g}, kappa = alpha d / B = {attrs['kappa']:.4g}"
     print_table(title, (name, *words, "loss"), rows, note)

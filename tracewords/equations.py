@@ -39,9 +39,7 @@ def equations_html(system: System) -> list[tuple[str, str]]:
     names = ", ".join(
         f"{mathml(s)} = <code>{escape(n)}</code>" for s, n in zip(letters, system.model.letters, strict=True)
     )
-    time = escape(
-        f"{system.flow.time} = {system.flow.time_unit}".replace("alpha", "α").replace(" ", "\u00a0")
-    )
+    time = escape(f"{system.flow.time} = {system.flow.time_unit}".replace("alpha", "α").replace(" ", "\u00a0"))
     example = word_latex(system, ".".join(system.model.letters[:2]))
     meaning = rf"{example} = \mathrm{{tr}}({''.join(letters[:2])})"
     legend = f'<p class="note">{mathml(meaning)} and so on, tr = Tr/d; {names}; time {time}.</p>'

@@ -10,6 +10,11 @@ from tracewords.errors import ModelError
 
 
 def write_text(path: Path, text: str, field: str = "out") -> None:
+    """Write a text file atomically, as UTF-8 with Unix line ends."""
+    write_bytes(path, text.encode("utf-8"), field)
+
+
+def write_bytes(path: Path, data: bytes, field: str = "out") -> None:
     """Write a file atomically; a folder that cannot be written is one line naming `field`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -17,8 +22,8 @@ def write_text(path: Path, text: str, field: str = "out") -> None:
     except OSError as error:
         raise ModelError(field, str(path), f"a folder that can be written ({error.strerror})") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except OSError as error:

@@ -18,23 +18,33 @@ if TYPE_CHECKING:
     from tracewords.runtime.solver import Solver
     from tracewords.runtime.start import Start
 
-ModelArgument = Annotated[str, typer.Argument(help="A preset's name (see `tracewords models`) or a TOML file.", show_default=False)]
+ModelArgument = Annotated[
+    str, typer.Argument(help="A preset's name (see `tracewords models`) or a TOML file.", show_default=False)
+]
 OrderOption = Annotated[int, typer.Option("--order", "-M", help="Words up to this order evolve.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
-ParamOption = Annotated[list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Parameter value; repeatable.")]
+ParamOption = Annotated[
+    list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Parameter value; repeatable.")
+]
 LawOption = Annotated[
     list[str] | None,
-    typer.Option("--law", metavar="S1=NAME[:KEY=VALUE,..]", help="Initial law of a matrix, e.g. S1=marchenko-pastur:ratio=0.5."),
+    typer.Option(
+        "--law", metavar="S1=NAME[:KEY=VALUE,..]", help="Initial law of a matrix, e.g. S1=marchenko-pastur:ratio=0.5."
+    ),
 ]
 MatrixOption = Annotated[
-    list[str] | None, typer.Option("--matrix", metavar="S1=FILE.npy", help="W (d, r) of a matrix, S = W W'; one for every matrix.")
+    list[str] | None,
+    typer.Option("--matrix", metavar="S1=FILE.npy", help="W (d, r) of a matrix, S = W W'; one for every matrix."),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Write the result here as NetCDF.")]
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="Write a figure here (.png, .svg or .pdf).")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 TimesOption = Annotated[
     str | None,
-    typer.Option("--times", help="Times: 0,0.5,1 or START:END:COUNT, in the unit t = 4 alpha n / d; solve: to 0.8 T* if not given."),
+    typer.Option(
+        "--times",
+        help="Times: 0,0.5,1 or START:END:COUNT, in the unit t = 4 alpha n / d; solve: to 0.8 T* if not given.",
+    ),
 ]
 
 
@@ -85,7 +95,10 @@ def read_law(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def read_start(
-    solver: Solver, laws: Iterable[str] | None = None, matrices: Iterable[str] | None = None, moments: Path | None = None
+    solver: Solver,
+    laws: Iterable[str] | None = None,
+    matrices: Iterable[str] | None = None,
+    moments: Path | None = None,
 ) -> Start:
     """The initial condition out of --law, --matrix and --moments."""
     from tracewords.runtime.initial import load_matrices
@@ -106,9 +119,19 @@ def _read_moments(path: Path) -> dict[str, float]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError("moments", str(path), f"a JSON file {{word: value}} ({error})") from error
-    if not isinstance(data, dict) or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in data.values()):
+    if not isinstance(data, dict) or not all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in data.values()
+    ):
         raise ModelError("moments", str(path), "a JSON object {word: number}")
     return {str(k): float(v) for k, v in data.items()}
+
+
+def check_figure(path: Path | None) -> None:
+    """Refuse a figure's file name before anything is computed."""
+    if path is not None:
+        from tracewords.runtime.plot import figure_format
+
+        figure_format(path)
 
 
 def plain(value: Any) -> Any:

@@ -76,7 +76,7 @@ def fingerprint() -> str:
     digest = hashlib.sha256()
     for package, ending in (("tracewords.derive", ".py"), ("tracewords.templates", ".j2")):
         for entry in sorted(resources.files(package).iterdir(), key=lambda e: e.name):
-            if entry.name.endswith(ending):
+            if entry.name.endswith(ending) and not entry.name.startswith("report"):
                 data = entry.read_bytes()
                 digest.update(f"{entry.name}:{len(data)}:".encode())
                 digest.update(data)
@@ -93,7 +93,7 @@ def solver(model: str | Path | Model, order: int) -> Solver:
         Words up to this order evolve.
     """
     from tracewords.derive.emit import solver_name
-    from tracewords.runtime.kernel import cache_root
+    from tracewords.runtime.compiler import cache_root
     from tracewords.runtime.solver import from_path
 
     chosen = model_from(model)

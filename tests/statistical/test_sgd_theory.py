@@ -22,7 +22,16 @@ def test_sgd_at_full_size_is_within_three_standard_errors(dtype: str) -> None:
     s = solver("tied-softmax", 5)
     start = start_from(s)
     runs = simulate(
-        s, d=400, batch=512, times=[0, 0.1], seeds=8, seed=11, kappa=0.05, dtype=dtype, words=s.WORDS, initial=dict(start.laws)
+        s,
+        d=400,
+        batch=512,
+        times=[0, 0.1],
+        seeds=8,
+        seed=11,
+        kappa=0.05,
+        dtype=dtype,
+        words=s.WORDS,
+        initial=dict(start.laws),
     )
     found, _ = compare_with_runs(s, runs, start, None)
     assert found["runs"] == 8
@@ -33,19 +42,22 @@ def test_sgd_at_full_size_is_within_three_standard_errors(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "end", "kappa"), [("tied-softmax", 0.3, 0.5), ("tied-h1", 0.06, 0.5), ("tied-h2", 0.02, 0.05), ("tied-h3", 0.005, 0.005)]
+    ("name", "end", "kappa"),
+    [("tied-softmax", 0.3, 0.5), ("tied-h1", 0.06, 0.5), ("tied-h2", 0.02, 0.05), ("tied-h3", 0.005, 0.005)],
 )
 def test_what_separates_sgd_from_theory_falls_with_d(name: str, end: float, kappa: float) -> None:
     """Paired differences at d = 100 (12 runs) and d = 300 (8 runs): of order 1/d.
 
-    At d = 300 they must be within 3 standard errors plus half of what d = 100 shows with its 2 standard errors (1/d says a
-    third).  h2 and h3 have large couplings at overlaps of 2: at kappa = 0.5 both theory and SGD blow up.
+    At d = 300 they must be within 3 standard errors plus half of what d = 100 shows with its 2 standard errors
+    (1/d says a third).  h2 and h3 have large couplings at overlaps of 2: at kappa = 0.5 both theory and SGD blow up.
     """
     s = solver(name, 8)
     start = start_from(s)
     found = {}
     for d, count in ((100, 12), (300, 8)):
-        runs = simulate(s, d=d, batch=32, times=[0, end], seeds=count, seed=5, kappa=kappa, words=s.WORDS, initial=dict(start.laws))
+        runs = simulate(
+            s, d=d, batch=32, times=[0, end], seeds=count, seed=5, kappa=kappa, words=s.WORDS, initial=dict(start.laws)
+        )
         found[d], _ = compare_with_runs(s, runs, start, None)
         found[d] = found[d]["paired"]
     for word in ("S1.S1", "S1.S2", "S1"):
@@ -58,7 +70,9 @@ def test_loop_terms_are_needed() -> None:
     """Without them the theory misses the same runs by more than 20 standard errors: the test above can fail."""
     s = solver("tied-h1", 8)
     start = start_from(s)
-    runs = simulate(s, d=200, batch=32, times=[0, 0.06], seeds=8, seed=5, kappa=0.5, words=s.WORDS, initial=dict(start.laws))
+    runs = simulate(
+        s, d=200, batch=32, times=[0, 0.06], seeds=8, seed=5, kappa=0.5, words=s.WORDS, initial=dict(start.laws)
+    )
     runs.attrs["kappa"] = 0.0
     found, _ = compare_with_runs(s, runs, start, None)
     paired = found["paired"]

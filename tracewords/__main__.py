@@ -1,0 +1,5 @@
+"""`python -m tracewords`."""
+
+from tracewords.cli import main
+
+main()
