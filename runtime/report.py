@@ -191,10 +191,10 @@ def _errors(validation: Validation) -> Table:
     for time in sorted({row.time for row in validation.rows}):
         rows = []
         for r in sorted((r for r in validation.rows if r.time == time), key=lambda r: r.order):
-            numbers = [number(x, pad=True) for x in (r.error, r.certificate, r.own)]
-            rows.append(([r.order, *numbers[:2], _yes(r.holds), _yes(r.proven), numbers[2]], not r.holds))
+            numbers = [number(x, pad=True) for x in (r.error, r.certificate, r.own, r.estimate)]
+            rows.append(([r.order, *numbers[:2], _yes(r.holds), _yes(r.proven), *numbers[2:]], not r.holds))
         parts.append((_when(time, limit), rows))
-    return _table(["order", "error", "certificate", "holds", "proven", "from this order alone"], parts)
+    return _table(["order", "error", "certificate", "holds", "proven", "from this order alone", "estimate"], parts)
 
 
 def _hypotheses(validation: Validation) -> Table:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tracewords.errors import HorizonError, ModelError
 from tracewords.runtime.bounds import Certificate, Curvature, certify, combine, horizon, horizons
+from tracewords.runtime.estimate import error_estimate
 from tracewords.runtime.integrate import Options, solve
 from tracewords.runtime.solver import Params, Solver
 from tracewords.runtime.start import Start
@@ -41,6 +42,8 @@ class Errors:
         Worst relative error of the first order parameter over [0, t]; NaN once the truncation has failed.
     absolute : dict of order to (n,) array
         Worst error over [0, t] and over all order parameters.
+    estimates : dict of order to (n,) array
+        A-posteriori estimates of `absolute`.
     failures : dict of order to str
     truth : Dataset
     uncertainty : (n,) array
@@ -50,6 +53,7 @@ class Errors:
     times: Floats
     relative: dict[int, Floats]
     absolute: dict[int, Floats]
+    estimates: dict[int, Floats]
     failures: dict[int, str]
     truth: xr.Dataset
     trajectories: dict[int, xr.Dataset]
@@ -70,7 +74,7 @@ def truncation_errors(
     truth = best["moment"].sel(word=words).values
     apart = np.abs(truth - lower["moment"].sel(word=words).values).max(axis=1)
     uncertainty = np.maximum.accumulate(apart)
-    relative, absolute, failures, trajectories = {}, {}, {}, {}
+    relative, absolute, estimates, failures, trajectories = {}, {}, {}, {}, {}
     for order in orders:
         solver = solver_of(order)
         try:
@@ -85,7 +89,10 @@ def truncation_errors(
         relative[order] = np.maximum.accumulate(gap[:, 0] / np.abs(truth[:, 0]))
         absolute[order] = np.maximum.accumulate(gap.max(axis=1))
         trajectories[order] = path
-    return Errors(times, relative, absolute, failures, best, trajectories, uncertainty)
+        guess = np.full((len(times), len(words)), np.nan)
+        guess[: len(found)] = np.abs(error_estimate(solver, path, best, params))
+        estimates[order] = np.maximum.accumulate(guess.max(axis=1))
+    return Errors(times, relative, absolute, estimates, failures, best, trajectories, uncertainty)
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,8 @@ def convergence_rate(errors: Errors, time: float, limit: float) -> Rate:
 class Row:
     """One order in the table: errors and certificates, absolute, of the order parameters over [0, time].
 
-    `own` is the certificate from this order alone, `doubt` what is not known of the error.
+    `own` is the certificate from this order alone, `estimate` the a-posteriori estimate (not a bound), `doubt` what is
+    not known of the error.
     """
 
     order: int
@@ -120,6 +128,7 @@ class Row:
     error: float
     certificate: float
     own: float
+    estimate: float
     proven: bool
     doubt: float
 
@@ -193,6 +202,7 @@ def validate(
                     error,
                     float(certificate.bound[at]),
                     float(own[order].bound[at]),
+                    float(errors.estimates[order][i]),
                     certificate.proven,
                     doubt,
                 )

@@ -216,6 +216,7 @@ def validation_json(result: Validation) -> dict[str, Any]:
                 "error": r.error,
                 "certificate": r.certificate,
                 "certificate_of_this_order_alone": r.own,
+                "estimate": r.estimate,
                 "proven": r.proven,
                 "error_uncertainty": r.doubt,
             }
@@ -243,14 +244,20 @@ def finite(value: float) -> float | None:
 
 def show(result: Validation, name: str) -> None:
     """Tables for people."""
-    from tracewords.runtime.validate import PUBLISHED
+    from tracewords.runtime.validate import NUMERICAL, PUBLISHED
 
     h = result.horizons
-    rows = [(r.order, r.time, r.error, finite(r.certificate), finite(r.own), r.proven, r.holds) for r in result.rows]
-    note = "error and certificate: absolute, worst over [0, t] and over the order parameters; -: no bound (it diverges)"
+    rows = [
+        (r.order, r.time, r.error, finite(r.certificate), finite(r.own), r.estimate, r.proven, r.holds)
+        for r in result.rows
+    ]
+    note = (
+        "absolute, worst over [0, t] and over the order parameters; -: no bound (it diverges); estimate: linearised, "
+        f"not a bound; proven: but for integration and quadrature, {NUMERICAL:.0e}"
+    )
     print_table(
         f"{name}: truncation error and certificate",
-        ("order", "t", "error", "certificate", "of this order alone", "proven", "holds"),
+        ("order", "t", "error", "certificate", "of this order alone", "estimate", "proven", "holds"),
         rows,
         note,
     )
