@@ -12,26 +12,20 @@ import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from importlib import resources
-from numbers import Integral, Rational, Real
+from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import sympy as sp
 
 from tracewords.derive.formula import (
-    LOSSES,
     RESERVED,
-    Formula,
-    Loss,
-    Scalar,
-    Softmax,
     canonical_text,
     parameter_symbol,
     preactivation_symbol,
@@ -39,186 +33,15 @@ from tracewords.derive.formula import (
     refuse,
 )
 from tracewords.derive.functions import evaluate
-from tracewords.errors import ModelError
+from tracewords.derive.losses import Formula, Loss, Scalar, Softmax
+from tracewords.derive.parametrisation import PARAMETRISATIONS, Number, Parametrisation, Table, Tied, exact, plain
+from tracewords.derive.plaindata import keys, path, read_loss, read_matrices, toml
 
-Number = int | float | Fraction | Decimal | str  # a str is a decimal or p/q
 MAX_BYTES = 1_000_000  # of a file
 MAX_TOKENS = 64
 # What the equations call their own symbols: a parameter of that name would be taken for one of them.
 SYMBOLS = re.compile(r"[uhxsqEGN]\d+(_\d+)*|q(_\d+)+")
 ALWAYS = {"gamma": 0, "kappa": 0}  # weight decay and noise level
-# Laws of the start and their parameters, besides scale and shift.
-LAWS = {
-    "marchenko-pastur": ("ratio",),
-    "semicircle": ("variance", "mean"),
-    "eigenvalues": ("values",),
-    "identity": (),
-    "zero": (),
-}
-
-
-class Table(Mapping[str, Any]):
-    """A mapping that does not change, remembers its order, and hashes."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Mapping[str, Any]) -> None:
-        self._items = tuple(items.items())
-
-    def __getitem__(self, key: str) -> Any:
-        return dict(self._items)[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return (key for key, _ in self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mapping) and self._items == tuple(other.items())
-
-    def __hash__(self) -> int:
-        return hash(self._items)
-
-    def __repr__(self) -> str:
-        return repr(dict(self._items))
-
-
-def exact(value: Any, where: str, accepted: str = "a finite number") -> Fraction:
-    """The rational that a number is as it is written: 0.1 is 1/10, and ``"1/3"`` a third."""
-    result = None
-    if isinstance(value, bool):
-        pass
-    elif isinstance(value, str):
-        if re.fullmatch(r"[+-]?\d{1,40}(/0*[1-9]\d{0,40}|\.\d{1,40})?", value, re.ASCII):
-            result = Fraction(value)
-    elif isinstance(value, Integral):
-        result = Fraction(int(value))
-    elif isinstance(value, Rational):
-        result = Fraction(int(value.numerator), int(value.denominator))
-    elif isinstance(value, Decimal):
-        result = Fraction(value) if value.is_finite() and abs(value.adjusted()) <= 100 else None
-    elif isinstance(value, Real) and math.isfinite(float(value)):
-        result = Fraction(repr(float(value)))
-    if result is None or (result and not Fraction(1, 10**100) <= abs(result) <= 10**100):
-        raise refuse(where, value, accepted)
-    if isinstance(plain(result), str) and max(abs(result.numerator), result.denominator) >= 10**40:
-        raise refuse(where, value, f"{accepted}, of at most 40 digits")
-    return result
-
-
-def plain(value: Fraction) -> int | float | str:
-    """An int, a float or ``"p/q"``, the first that is exact."""
-    if value.denominator == 1:
-        return int(value)
-    return float(value) if Fraction(repr(float(value))) == value else f"{value.numerator}/{value.denominator}"
-
-
-# -- parametrisations ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Parametrisation:
-    """How a matrix is written in what SGD trains, and how it starts.
-
-    Parameters
-    ----------
-    rank_ratio : number
-        rho = r / d.
-    initial : str, (str, mapping) or mapping with the key ``law``
-        Name out of `LAWS` and parameters.
-    """
-
-    rank_ratio: Number = 1
-    initial: Any = None
-
-    kind: ClassVar[str]
-    default_law: ClassVar[str] = "marchenko-pastur"
-
-    def __post_init__(self) -> None:
-        ratio = exact(self.rank_ratio, "rank_ratio", "a number above 0")
-        if ratio <= 0:
-            raise refuse("rank_ratio", self.rank_ratio, "a number above 0")
-        object.__setattr__(self, "rank_ratio", ratio)
-        name, values = _law(self.initial, self.default_law)
-        if name == "marchenko-pastur" and values.pop("ratio", ratio) != ratio:
-            raise refuse("initial.ratio", self.initial, f"the rank ratio, {ratio}")
-        stored = None if name == self.default_law and not values else (name, Table(values))
-        object.__setattr__(self, "initial", stored)
-
-    @property
-    def law(self) -> tuple[str, Table]:
-        """Name and exact parameters of the initial law."""
-        name, values = self.initial or (self.default_law, Table({}))
-        own = {"ratio": self.rank_ratio} if name == "marchenko-pastur" else {}
-        return name, Table({**own, **values})
-
-    def initial_data(self) -> tuple[str, dict[str, float | list[float]]]:
-        """The law as plain data, ``(name, {parameter: float or list of floats})``."""
-        name, values = self.law
-        return name, _each(values, float)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads."""
-        data = {"parametrisation": self.kind, "rank_ratio": plain(exact(self.rank_ratio, "rank_ratio"))}
-        if self.initial is None:
-            return data
-        name, values = self.initial
-        return {**data, "initial": {"law": name, **_each(values, plain)}}
-
-    def __str__(self) -> str:
-        name, values = self.law
-        inside = ", ".join(f"{k}={_listed(v) if isinstance(v, tuple) else v}" for k, v in values.items())
-        return f"{self.kind}, rank ratio {self.rank_ratio}, starts {name}({inside})"
-
-
-@dataclass(frozen=True)
-class Tied(Parametrisation):
-    """``S = W W'`` with W of size d x r: symmetric, positive, pre-activations centred."""
-
-    kind: ClassVar[str] = "tied"
-
-
-PARAMETRISATIONS: dict[str, type[Parametrisation]] = {p.kind: p for p in (Tied,)}
-
-
-def _each(values: Mapping[str, Any], convert: Callable[[Fraction], Any]) -> dict[str, Any]:
-    """Parameters of a law, numbers or tuples of numbers, with every number converted."""
-    return {k: [convert(x) for x in v] if isinstance(v, tuple) else convert(v) for k, v in values.items()}
-
-
-def _listed(values: Sequence[Fraction]) -> str:
-    text = ", ".join(map(str, values[:4]))
-    return f"[{text}, .. {len(values)} in all]" if len(values) > 4 else f"[{text}]"
-
-
-def _law(initial: Any, default: str) -> tuple[str, dict[str, Any]]:
-    """Name and exact parameters of an initial law in any of its written forms."""
-    if initial is None:
-        initial = (default, {})
-    elif isinstance(initial, str):
-        initial = (initial, {})
-    elif isinstance(initial, Mapping):
-        initial = (initial.get("law"), {k: v for k, v in initial.items() if k != "law"})
-    if not isinstance(initial, tuple | list) or len(initial) != 2 or not isinstance(initial[1], Mapping):
-        raise refuse("initial", initial, "the name of a law, or (name, {parameter: value})")
-    name, values = initial
-    if not isinstance(name, str) or name not in LAWS:
-        raise refuse("initial.law", name, f"one of {', '.join(LAWS)}")
-    known = (*LAWS[name], "scale", "shift")
-    result: dict[str, Any] = {}
-    for key in sorted(values, key=str):
-        if key not in known:
-            raise refuse("initial", key, f"for {name}: {', '.join(known)}")
-        value = values[key].tolist() if isinstance(values[key], np.ndarray) else values[key]
-        many = isinstance(value, list | tuple)
-        if many != (key == "values") or (many and not value):
-            raise refuse(f"initial.{key}", value, "a list of numbers" if key == "values" else "a number")
-        where = f"initial.{key}"
-        result[key] = tuple(exact(x, where) for x in value) if many else exact(value, where)
-    if "values" in known and "values" not in result:
-        raise refuse("initial.values", None, "a list of numbers")
-    return name, result
 
 
 # -- the model ----------------------------------------------------------------------------------------
@@ -389,14 +212,14 @@ class Model:
     def from_dict(cls, data: Mapping[str, Any]) -> Model:
         """The model of plain data, for example of a TOML file; keys that are not known are refused."""
         optional = ("description", "tokens", "covariance", "teachers", "parameters")
-        top = _keys(data, "", ("name", "loss", "students"), optional)
-        students, teachers = (_read_matrices(top.pop(role, {}), role) for role in ("students", "teachers"))
-        loss = _read_loss(top.pop("loss"))
+        top = keys(data, "", ("name", "loss", "students"), optional)
+        students, teachers = (read_matrices(top.pop(role, {}), role) for role in ("students", "teachers"))
+        loss = read_loss(top.pop("loss"))
         return cls(top.pop("name"), top.pop("covariance", None), students, teachers, loss, **top)
 
-    def to_toml(self) -> str:
+    def totoml(self) -> str:
         """The text of a file that `load_model` reads."""
-        return "\n".join(_toml(self.to_dict(), "")).strip() + "\n"
+        return "\n".join(toml(self.to_dict(), "")).strip() + "\n"
 
     def __str__(self) -> str:
         rows = "; ".join(" ".join(map(str, row)) for row in self.covariance)
@@ -442,12 +265,6 @@ def _covariance(value: Any, tokens: Any) -> tuple[tuple[Fraction, ...], ...]:
     return matrix
 
 
-def _path(where: str, key: Any) -> str:
-    """The field of a key, on one line whatever the key."""
-    shown = key if isinstance(key, str) and re.fullmatch(r"[\w-]{1,40}", key) else repr(key)[:40]
-    return f"{where}.{shown}" if where else shown
-
-
 def _name(name: Any, where: str) -> str:
     """A name for a matrix or a parameter."""
     proper = isinstance(name, str) and len(name) <= 32 and name.isidentifier() and not name.startswith("_")
@@ -462,9 +279,9 @@ def _matrices(value: Any, role: str) -> Table:
     if not isinstance(value, Mapping):
         raise refuse(role, value, "a mapping of names to parametrisations")
     for name, matrix in value.items():
-        _name(name, _path(role, name))
+        _name(name, path(role, name))
         if not isinstance(matrix, Parametrisation):
-            raise refuse(_path(role, name), matrix, f"one of {', '.join(PARAMETRISATIONS)}")
+            raise refuse(path(role, name), matrix, f"one of {', '.join(PARAMETRISATIONS)}")
     return Table(value)
 
 
@@ -475,7 +292,7 @@ def _parameters(value: Any, loss: Loss, letters: Sequence[str]) -> Table:
     beta = {_name(loss.beta, "loss.beta"): 1} if isinstance(loss, Softmax) else {}
     result = {}
     for name, number in {**ALWAYS, **beta, **value}.items():
-        where = _path("parameters", name)
+        where = path("parameters", name)
         if SYMBOLS.fullmatch(_name(name, where)) or name in letters:
             raise refuse(where, name, "no name of a matrix or of a symbol in the equations (u1, q_1_2, ..)")
         accepted = "a number of at least 0" if name in {"beta", *ALWAYS, *beta} else "a finite number"
@@ -486,66 +303,6 @@ def _parameters(value: Any, loss: Loss, letters: Sequence[str]) -> Table:
 
 
 # -- files --------------------------------------------------------------------------------------------
-
-
-def _keys(data: Any, where: str, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
-    """The entries of a table whose keys are known."""
-    known = ", ".join((*required, *optional))
-    if not isinstance(data, Mapping):
-        raise refuse(where or "model", data, f"a table of {known}")
-    for key in data:
-        if key not in (*required, *optional):
-            raise refuse(_path(where, key), data[key], f"the keys {known}")
-    for key in required:
-        if key not in data:
-            raise refuse(_path(where, key), None, f"a value; the keys {', '.join(required)} must be there")
-    return dict(data)
-
-
-def _read_loss(data: Any) -> Loss:
-    kind = data.get("kind") if isinstance(data, Mapping) else data
-    if not isinstance(kind, str) or kind not in LOSSES:
-        raise refuse("loss.kind", kind, f"one of {', '.join(LOSSES)}")
-    loss = LOSSES[kind]
-    # A field with a default is an attribute of the class.
-    required = [key for key, attribute in loss.keys.items() if not hasattr(loss, attribute)]
-    table = _keys(data, "loss", ("kind", *required), [key for key in loss.keys if key not in required])
-    return loss(**{loss.keys[key]: value for key, value in table.items() if key != "kind"})
-
-
-def _read_matrices(data: Any, role: str) -> dict[str, Parametrisation]:
-    if not isinstance(data, Mapping):
-        raise refuse(role, data, "a table of matrices")
-    result = {}
-    for name, entry in data.items():
-        where = _path(role, name)
-        table = _keys(entry, where, ("parametrisation",), ("rank_ratio", "initial"))
-        kind = table.pop("parametrisation")
-        if not isinstance(kind, str) or kind not in PARAMETRISATIONS:
-            raise refuse(f"{where}.parametrisation", kind, f"one of {', '.join(PARAMETRISATIONS)}")
-        try:
-            result[name] = PARAMETRISATIONS[kind](**table)
-        except ModelError as error:
-            raise ModelError(f"{where}.{error.field}", error.value, error.accepted) from None
-    return result
-
-
-def _toml(data: Mapping[str, Any], where: str) -> list[str]:
-    """Lines of a table: plain values first, then the tables inside it."""
-
-    def text(value: Any) -> str:
-        if isinstance(value, str):  # TOML escapes like JSON, and DEL besides
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        return f"[{', '.join(map(text, value))}]" if isinstance(value, list) else repr(value)
-
-    names = {k: k if re.fullmatch(r"[\w-]+", k, re.ASCII) else text(k) for k in data}
-    inner = {k: v for k, v in data.items() if isinstance(v, Mapping)}
-    lines = [f"{names[k]} = {text(v)}" for k, v in data.items() if k not in inner]
-    for key, value in inner.items():
-        path = f"{where}.{names[key]}" if where else names[key]
-        header = [] if value and all(isinstance(v, Mapping) for v in value.values()) else ["", f"[{path}]"]
-        lines += [*header, *_toml(value, path)]
-    return lines
 
 
 def preset_names() -> tuple[str, ...]:

@@ -17,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracewords.derive.emit import emit_c, emit_python
-from tracewords.derive.model import Formula, Model, Tied, load_model, preset_names, tied_scalar, tied_softmax
+from tracewords.derive.losses import Formula
+from tracewords.derive.model import Model, load_model, preset_names, tied_scalar, tied_softmax
+from tracewords.derive.parametrisation import Tied
 from tracewords.derive.printing import parameter_text
 from tracewords.derive.system import System
 from tracewords.runtime.initial import empirical_moments

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from tracewords.derive.formula import (
     FUNCTIONS,
     MAX_CHARACTERS,
-    Scalar,
-    Softmax,
     parameter_symbol,
     preactivation_symbol,
     read_formula,
 )
 from tracewords.derive.functions import evaluate, hermite_normalised, sigmoid, softmax, softmax_row
+from tracewords.derive.losses import Scalar, Softmax
 from tracewords.errors import ModelError
 
 H12, H21 = preactivation_symbol("S1", 1, 2), preactivation_symbol("S1", 2, 1)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from tracewords.derive.emit import emit_python
 from tracewords.derive.gaussian import UNIT, wick
 from tracewords.derive.linear import split_terms
-from tracewords.derive.model import Formula, Model, Tied, tied_scalar, tied_softmax
+from tracewords.derive.losses import Formula
+from tracewords.derive.model import Model, tied_scalar, tied_softmax
+from tracewords.derive.parametrisation import Tied
 from tracewords.derive.suprema import curvature_bounds, largest_bernstein, supremum
 from tracewords.derive.system import System
 from tracewords.runtime.solver import Solver

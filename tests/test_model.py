@@ -18,19 +18,17 @@ import sympy as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracewords.derive.formula import Formula, Scalar, Softmax, preactivation_symbol
+from tracewords.derive.formula import preactivation_symbol
+from tracewords.derive.losses import Formula, Scalar, Softmax
 from tracewords.derive.model import (
-    LAWS,
     MAX_BYTES,
     Model,
-    Tied,
-    exact,
     load_model,
-    plain,
     preset_names,
     tied_scalar,
     tied_softmax,
 )
+from tracewords.derive.parametrisation import LAWS, Tied, exact, plain
 from tracewords.errors import ModelError
 from tracewords.runtime.initial import law_from_data
 

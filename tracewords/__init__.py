@@ -10,10 +10,10 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Model": "tracewords.derive.model",
-    "Tied": "tracewords.derive.model",
-    "Softmax": "tracewords.derive.model",
-    "Scalar": "tracewords.derive.model",
-    "Formula": "tracewords.derive.model",
+    "Tied": "tracewords.derive.parametrisation",
+    "Softmax": "tracewords.derive.losses",
+    "Scalar": "tracewords.derive.losses",
+    "Formula": "tracewords.derive.losses",
     "tied_softmax": "tracewords.derive.model",
     "tied_scalar": "tracewords.derive.model",
     "load_model": "tracewords.derive.model",
