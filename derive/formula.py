@@ -329,6 +329,9 @@ class _Reader:
             raise self.refuse(node, f"an argument that is certainly real, or of at most {MAX_UNSIGNED} nodes")
         if name in ("log", "sqrt") and argument.is_number and not evaluate(argument, {}) > 0:
             raise self.refuse(node, f"{name} of positive constants")
+        if name == "exp" and argument.has(sp.log):
+            # sympy would turn exp(10**9*log(3)) into an integer of 10**9 bits
+            raise self.refuse(node, "exponentials without a logarithm inside")
         powers = [e for e in sp.Mul.make_args(argument) if e.is_Pow]
         if name == "sqrt" and not all(e.base.is_positive for e in powers):
             # sqrt(x**2) is |x|, and for other powers sympy looks long for the branch

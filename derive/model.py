@@ -217,7 +217,7 @@ class Model:
         loss = read_loss(top.pop("loss"))
         return cls(top.pop("name"), top.pop("covariance", None), students, teachers, loss, **top)
 
-    def totoml(self) -> str:
+    def to_toml(self) -> str:
         """The text of a file that `load_model` reads."""
         return "\n".join(toml(self.to_dict(), "")).strip() + "\n"
 

@@ -154,6 +154,8 @@ REFUSED = [
     "softmax(beta, 1, 2)",
     "sqrt(S1[1,2]**2)",
     "sqrt(4*S1[1,2]**2)",
+    "exp(1e9*log(3))",
+    "exp(h19(log(softmax(2, 1e-5, 1e3, S1[2,1])/1e-5)))",
     "sqrt((sin((h20(S1[2,1])**20)**1/2*softmax(2, -1, 0.25, pi)) + exp(0.25))**3)",
     "sqrt(-1)",
     "log(0)",
