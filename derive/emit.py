@@ -13,10 +13,10 @@ import sympy as sp
 
 from tracewords import __version__
 from tracewords.derive.dop853 import integrator_context
-from tracewords.derive.formula import preactivation_symbol
+from tracewords.derive.formula import preactivation_symbol, trace_symbol
 from tracewords.derive.gaussian import UNIT, Program
-from tracewords.derive.hierarchy import Terms
-from tracewords.derive.printing import CText, NumPyText, _FloatPrinter, parameter_text, straight_line
+from tracewords.derive.hierarchy import Hierarchy, Terms
+from tracewords.derive.printing import CText, NumPyText, StraightLine, _FloatPrinter, parameter_text, straight_line
 from tracewords.derive.system import System
 
 UNROLL_LIMIT = 400  # terms; above it the kernels are driven by tables, which compile in no time
@@ -105,22 +105,21 @@ def _table(terms: Terms) -> dict[str, Any]:
     }
 
 
-def _unrolled(terms: Terms, size: int) -> list[str] | None:
+def _unrolled(hierarchy: Hierarchy, size: int) -> list[str] | None:
     """One line a row, grouped by coefficient; None for a system that is too large to read."""
+    terms, one = hierarchy.drift, size + sum(map(len, hierarchy.outer.values()))
     if len(terms) > UNROLL_LIMIT:
         return None
     rows: list[dict[int, list[str]]] = [{} for _ in range(size)]
     for r, c, f, w in zip(terms.row, terms.coupling, terms.first, terms.weights, strict=True):
-        if f < size:
-            rows[r].setdefault(int(c), []).append(f"{float(w)!r}*mu[{f}]")
+        if f < size or f == one:
+            rows[r].setdefault(int(c), []).append(repr(float(w)) if f == one else f"{float(w)!r}*mu[{f}]")
     texts = []
     for row in rows:
         groups = []
         for c, parts in row.items():
             inner = " + ".join(parts).replace("+ -", "- ")
-            groups.append(
-                f"c{c}*({inner})" if len(parts) > 1 else f"c{c}*{inner}" if inner[0] != "-" else f"c{c}*({inner})"
-            )
+            groups.append(f"c{c}*({inner})" if len(parts) > 1 or inner[0] == "-" else f"c{c}*{inner}")
         texts.append(" + ".join(groups) or "0.0")
     return texts
 
@@ -133,7 +132,8 @@ def _program(
     blocks = []
     for block in program.blocks:
         inside = set().union(*(e.free_symbols for _, e in block.outputs))
-        free |= inside
+        law = block.law
+        free |= inside.union(*(m.free_symbols for m in law.mean))
         n = block.dimension
         blocks.append(
             {
@@ -141,7 +141,8 @@ def _program(
                 "count": len(block.outputs),
                 "variables": [u.name for u in UNIT[:n]],
                 "symbols": [s.name for s, _ in block.outputs],
-                "covariance": [printer.doprint(block.covariance[i][j]) for i in range(n) for j in range(i + 1)],
+                "covariance": [printer.doprint(law.covariance[i][j]) for i in range(n) for j in range(i + 1)],
+                "mean": [] if law.centred else [printer.doprint(m) for m in law.mean],
                 "parameters": [parameter_text(p) for p in parameters if sp.Symbol(p, real=True) in inside],
                 "line": straight_line([e for _, e in block.outputs], printer),
             }
@@ -158,49 +159,52 @@ def _program(
     }
 
 
-def _programs(system: System, printer: _FloatPrinter) -> list[dict[str, Any]]:
-    statics = system.statics
-    table = {
-        "couplings": statics.coupling_program,
-        "noise": statics.noise_program,
-        "potential": statics.potential_program,
-        "coupling_slopes": statics.coupling_slope_program,
-        "noise_slopes": statics.noise_slope_program,
-    }
-    names = list(system.model.parameters)
-    return [_program(name, p, statics.symbols, printer, names) for name, p in table.items()]
+def _programs(system: System, printer: _FloatPrinter) -> dict[str, dict[str, Any]]:
+    statics, names = system.statics, list(system.model.parameters)
+    return {name: _program(name, p, statics.symbols, printer, names) for name, p in statics.programs.items()}
 
 
 def _loss(system: System, printer: _FloatPrinter) -> dict[str, Any]:
     model = system.model
     symbols = [preactivation_symbol(*entry) for entry in model.preactivations]
+    traces = [trace_symbol(*pair) for pair in model.traces]
     rename = {s: sp.Symbol(f"h{i}", real=True) for i, s in enumerate(symbols)}
+    rename |= {s: sp.Symbol(f"w{i}", real=True) for i, s in enumerate(traces)}
     expression = model.loss_expression
-    gradient = [sp.diff(expression, s).xreplace(rename) for s in symbols]
     used = [p for p in model.parameters if sp.Symbol(p, real=True) in expression.free_symbols]
+
+    def derivatives(by: Sequence[sp.Symbol]) -> StraightLine:
+        return straight_line([sp.diff(expression, s).xreplace(rename) for s in by], printer)
+
     return {
-        "entries": [s.name for s in rename.values()],
+        "entries": [rename[s].name for s in symbols],
+        "trace_entries": [rename[s].name for s in traces],
         "loss_parameters": [(p, parameter_text(p)) for p in used],
         "loss": straight_line([expression.xreplace(rename)], printer),
-        "loss_gradient": straight_line(gradient, printer),
+        "loss_gradient": derivatives(symbols),
+        "trace_gradient": derivatives(traces),
     }
 
 
-def _overlaps(system: System) -> list[str]:
-    """Words of the Gram matrix of the matrices, lower triangle row by row."""
+def _gram(system: System) -> list[list[int]]:
+    """Positions of tr(x* y) for all pairs of score letters and their transposes: must be positive semidefinite."""
     alphabet = system.flow.alphabet
-    letters = system.statics.letters
-    pairs = [(letters[i], alphabet.adjoint[letters[j]]) for i in range(len(letters)) for j in range(i + 1)]
-    return [alphabet.text(alphabet.canonical(p)) for p in pairs]
+    letters = []
+    for name in system.model.scores:
+        k = alphabet.index[name]
+        letters += [k] if alphabet.adjoint[k] == k else [k, alphabet.adjoint[k]]
+    position = {w: i for i, w in enumerate(system.words)}
+    return [[position[alphabet.text(alphabet.canonical((alphabet.adjoint[x], y)))] for y in letters] for x in letters]
 
 
 def _context(system: System, printer: _FloatPrinter) -> dict[str, Any]:
-    model, flow, hierarchy = system.model, system.flow, system.hierarchy
+    model, flow, hierarchy, statics = system.model, system.flow, system.hierarchy, system.statics
     programs = _programs(system, printer)
-    matrices = {**model.students, **model.teachers}
-    dimensions = sorted({b["dimension"] for p in programs for b in p["blocks"]})
-    noisy = {b["dimension"] for p in programs if p["name"].startswith("noise") for b in p["blocks"]}
-    quiet = {b["dimension"] for p in programs if not p["name"].startswith("noise") for b in p["blocks"]}
+    dimensions = sorted({b["dimension"] for p in programs.values() for b in p["blocks"]})
+    noisy = {b["dimension"] for name, p in programs.items() if name.startswith("noise") for b in p["blocks"]}
+    quiet = {b["dimension"] for name, p in programs.items() if not name.startswith("noise") for b in p["blocks"]}
+    alphabet, gram = flow.alphabet, _gram(system)
+    arguments = [alphabet.text(w) for w in statics.arguments]
     return {
         "title": solver_name(model.name, system.order),
         "name": model.name,
@@ -210,29 +214,35 @@ def _context(system: System, printer: _FloatPrinter) -> dict[str, Any]:
         "time": flow.time,
         "time_unit": flow.time_unit,
         "letters": model.letters,
+        "word_letters": alphabet.names,
+        "adjoint": {name: alphabet.names[alphabet.adjoint[i]] for i, name in enumerate(alphabet.names)},
         "students": tuple(model.students),
-        "kinds": {name: m.kind for name, m in matrices.items()},
-        "rank_ratios": {name: float(m.rank_ratio) for name, m in matrices.items()},
-        "laws": {name: m.initial_data() for name, m in matrices.items()},
+        "kinds": {name: m.kind for name, m in model.matrices.items()},
+        "rank_ratios": {name: float(m.rank_ratio) for name, m in model.matrices.items()},
+        "laws": {name: m.initial_data() for name, m in model.matrices.items()},
         "covariance": tuple(tuple(float(x) for x in row) for row in model.covariance),
         "parameter_defaults": {k: float(v) for k, v in model.parameters.items()},
         "words": system.words,
         "boundary": system.boundary,
         "order_parameters": system.order_parameters,
-        "order_parameter_index": [system.words.index(w) for w in system.order_parameters],
-        "overlap_index": [system.words.index(w) for w in _overlaps(system)],
+        "arguments": arguments,
+        "argument_index": [system.words.index(w) for w in arguments],
+        "gram": gram,
+        "gram_lower": [row[j] for i, row in enumerate(gram) for j in range(i + 1)],
         "parameter_index": {name: i for i, name in enumerate(model.parameters)},
-        "coupling_names": tuple(system.statics.couplings),
-        "noise_names": tuple(system.statics.noise),
+        "coupling_names": tuple(statics.couplings),
+        "noise_names": tuple(statics.noise),
+        "means": statics.means,
+        "traces": model.traces,
         "flow": flow.text(),
         "preactivations": model.preactivations,
         "dimensions": dimensions,
         "noise_only": sorted(noisy - quiet),
-        "noise_has_slopes": bool(programs[-1]["count"]) or not system.statics.noise,
-        "programs": programs,
+        "noise_has_slopes": bool(programs["noise_slopes"]["count"]) or not statics.noise,
+        "programs": list(programs.values()),
         "drift": _table(hierarchy.drift),
         "loops": _table(hierarchy.loops),
-        "unrolled": _unrolled(hierarchy.drift, len(system)),
+        "unrolled": _unrolled(hierarchy, len(system)),
         **_loss(system, printer),
     }
 

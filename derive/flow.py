@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tracewords.derive.words import Alphabet, Letter, Word
+from tracewords.derive.words import Alphabet, Word
 from tracewords.errors import ModelError
 
 
@@ -67,8 +67,9 @@ class MatrixFlow:
         Keys are indices into the alphabet; a transposed letter follows its partner and is not a key.
     noise, second_order : mappings of letter to terms
         Insertions of noise letters; empty at vanishing learning rate.
-    contractions : mapping of (noise letter, noise letter) to Contraction
-        Pairs that are absent contract to zero.
+    contractions : mapping of (noise letter, noise letter) to a tuple of Contraction
+        Pairs that are absent contract to zero.  A noise letter ``xi'`` is the transpose of ``xi``; one that has no
+        primed partner is symmetric.
     noise_level : str
         The parameter that multiplies all noise terms.
     time, time_unit : str
@@ -79,7 +80,7 @@ class MatrixFlow:
     drift: Mapping[int, tuple[DriftTerm, ...]]
     noise: Mapping[int, tuple[NoiseTerm, ...]] = field(default_factory=dict)
     second_order: Mapping[int, tuple[SecondOrderTerm, ...]] = field(default_factory=dict)
-    contractions: Mapping[tuple[str, str], Contraction] = field(default_factory=dict)
+    contractions: Mapping[tuple[str, str], tuple[Contraction, ...]] = field(default_factory=dict)
     noise_level: str = "kappa"
     time: str = "t"
     time_unit: str = "4 alpha n / d"
@@ -108,6 +109,30 @@ class MatrixFlow:
                 result[partner] = tuple(DriftTerm(t.weight, t.coupling, star(t.word)) for t in terms)
         return result
 
+    def _noise_star(self, name: str) -> str:
+        """The transposed noise letter."""
+        if name.endswith("'"):
+            return name[:-1]
+        primed = name + "'"
+        return primed if any(primed in pair for pair in self.contractions) else name
+
+    def full_noise(self) -> tuple[dict[int, tuple[NoiseTerm, ...]], dict[int, tuple[SecondOrderTerm, ...]]]:
+        """First- and second-order insertions with those of the transposed letters added."""
+        first, second = dict(self.noise), dict(self.second_order)
+        star, bar = self.alphabet.star, self._noise_star
+        for k, terms in self.noise.items():
+            partner = self.alphabet.adjoint[k]
+            if partner != k:
+                first[partner] = tuple(NoiseTerm(t.weight, star(t.right), bar(t.noise), star(t.left)) for t in terms)
+        for k, pairs in self.second_order.items():
+            partner = self.alphabet.adjoint[k]
+            if partner != k:
+                second[partner] = tuple(
+                    SecondOrderTerm(t.weight, star(t.right), bar(t.second), star(t.middle), bar(t.first), star(t.left))
+                    for t in pairs
+                )
+        return first, second
+
     def text(self) -> dict[str, tuple[tuple[float, str, str], ...]]:
         """The drift in plain data, ``{letter: ((weight, coupling, word), ..)}``."""
         spell = self.alphabet.text
@@ -120,32 +145,3 @@ class MatrixFlow:
 def coupling_name(prefix: str, k: int, l: int) -> str:
     """Name of a coupling between matrices k and l (from 0): ``G11``, or ``G1_12`` past nine matrices."""
     return f"{prefix}{k + 1}{l + 1}" if max(k, l) < 9 else f"{prefix}{k + 1}_{l + 1}"
-
-
-def tied_flow(students: tuple[str, ...], teachers: tuple[str, ...]) -> MatrixFlow:
-    """Flow of tied matrices ``S = W W'`` in t = 4 alpha n / d, with its noise.
-
-    ``dS_k/dt = - sum_l G_kl (S_l S_k + S_k S_l) - (gamma/2) S_k``, G the symmetric gradient of the
-    population loss in the overlaps.  One step of SGD multiplies S_k on both sides by ``1 - xi_k``, xi_k the
-    symmetrised noise, with ``E[xi_k A xi_l] = (kappa/4) N_kl tr(A) I`` a unit of t.
-    """
-    names = students + teachers
-    alphabet = Alphabet([Letter(name) for name in names])
-    drift: dict[int, tuple[DriftTerm, ...]] = {}
-    noise: dict[int, tuple[NoiseTerm, ...]] = {}
-    second: dict[int, tuple[SecondOrderTerm, ...]] = {}
-    contractions: dict[tuple[str, str], Contraction] = {}
-    one = Fraction(1)
-    for k in range(len(students)):
-        xi = f"xi{k}"
-        terms = [
-            DriftTerm(-one, coupling_name("G", *sorted((k, l))), word)
-            for l in range(len(names))
-            for word in ((l, k), (k, l))
-        ]
-        drift[k] = (*terms, DriftTerm(Fraction(-1, 2), "gamma", (k,)))
-        noise[k] = (NoiseTerm(-one, (), xi, (k,)), NoiseTerm(-one, (k,), xi, ()))
-        second[k] = (SecondOrderTerm(one, (), xi, (k,), xi, ()),)
-        for l in range(len(students)):
-            contractions[xi, f"xi{l}"] = Contraction(Fraction(1, 4), coupling_name("N", *sorted((k, l))))
-    return MatrixFlow(alphabet, drift, noise, second, contractions)

@@ -76,6 +76,11 @@ def preactivation_symbol(name: str, i: int, j: int) -> sp.Symbol:
     return sp.Symbol(f"{name}[{i},{j}]", real=True)
 
 
+def trace_symbol(first: str, second: str) -> sp.Symbol:
+    """The real symbol of ``tr(V_k V_l')`` of two matrices of values; its name is its text."""
+    return sp.Symbol(f"trace({first},{second})", real=True)
+
+
 def parameter_symbol(name: str) -> sp.Symbol:
     """The real symbol of a parameter."""
     return sp.Symbol(name, real=True)
@@ -92,6 +97,7 @@ def read_formula(
     tokens: int,
     matrices: Iterable[str],
     parameters: Iterable[str] = (),
+    values: Iterable[str] = (),
     field: str = "loss.formula",
 ) -> sp.Expr:
     """The sympy expression of a formula.
@@ -103,6 +109,7 @@ def read_formula(
     tokens : int
         L; indices of pre-activations are 1 .. L.
     matrices, parameters : names that may occur
+    values : names of matrices of values, which occur as ``trace(V1, V2)``
     field : str
         What an error names.
 
@@ -112,7 +119,7 @@ def read_formula(
         For anything else, with the fragment at fault.
     """
     source, body = parse(text, field)
-    reader = _Reader(source.encode(), field, tokens, tuple(matrices), tuple(parameters))
+    reader = _Reader(source.encode(), field, tokens, tuple(matrices), tuple(parameters), tuple(values))
     try:
         expression, _ = reader.read(body, 0)
         unknown = next((e for e in sp.preorder_traversal(expression) if not _known(e)), None)
@@ -180,6 +187,7 @@ class _Reader:
     tokens: int
     matrices: tuple[str, ...]
     parameters: tuple[str, ...]
+    values: tuple[str, ...] = ()
 
     def fragment(self, node: ast.expr) -> str:
         """The text of a node (the source is one line, and offsets count bytes)."""
@@ -318,6 +326,8 @@ class _Reader:
         inside = depth + DEPTH_LIMIT // MAX_FUNCTIONS
         if name == "softmax":
             return self.softmax(node, inside)
+        if name == "trace":
+            return self.trace(node), 1
         if name not in FUNCTIONS:
             raise self.refuse(node, f"differentiable functions: {FUNCTIONS_TEXT}")
         if len(node.args) != 1:
@@ -338,6 +348,16 @@ class _Reader:
             raise self.refuse(node, "square roots of powers of what is certainly positive")
         repeats = int(name[1:]) // 2 + 1 if name[1:].isdecimal() else 1
         return FUNCTIONS[name](argument), (size + 4) * repeats
+
+    def trace(self, node: ast.Call) -> sp.Symbol:
+        """``trace(V1, V2)``, the same in either order."""
+        match node.args:
+            case [ast.Name(id=first), ast.Name(id=second)]:
+                pair = [name.removeprefix(_MARK) for name in (first, second)]
+                if all(name in self.values for name in pair):
+                    return trace_symbol(*sorted(pair, key=self.values.index))
+        known = ", ".join(self.values) or "none in this model"
+        raise self.refuse(node, f"trace(V, W) of two matrices of values: {known}")
 
     def softmax(self, node: ast.Call, depth: int) -> Read:
         """``softmax(j, x1, .., xn)``: entry j, an integer as written, of a row."""

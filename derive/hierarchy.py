@@ -246,7 +246,7 @@ def _drift(flow: MatrixFlow, packed: dict[int, Packed]) -> _Collector:
 
 
 def _loops(flow: MatrixFlow, packed: dict[int, Packed]) -> _Collector:
-    rates = [c.weight for c in flow.contractions.values()]
+    rates = [c.weight for rules in flow.contractions.values() for c in rules]
     weights = [t.weight for table in (flow.noise, flow.second_order) for terms in table.values() for t in terms]
     scale = _denominator(rates) * _denominator(weights) ** 2
     collector = _Collector(flow, scale)
@@ -262,23 +262,24 @@ def _within_letters(flow: MatrixFlow, n: int, words: Packed, start: int, collect
     alphabet, bits = flow.alphabet, flow.alphabet.bits
     for i in range(n):
         at = alphabet.letter_at(words, n, i)
-        for k, terms in sorted(flow.second_order.items()):
+        for k, terms in sorted(flow.full_noise()[1].items()):
             chosen = np.flatnonzero(at == k)
             sub = words[chosen]
             before, after = _slice(sub, bits, n, 0, i), _slice(sub, bits, n, i + 1, n)
             for term in terms:
-                rule = flow.contractions.get((term.first, term.second))
-                if rule is None or not len(chosen):
+                if not len(chosen):
                     continue
                 left, middle, right = ((alphabet.pack(w), len(w)) for w in (term.left, term.middle, term.right))
                 split = _join(bits, (before, left, right, after))
-                collector.add(start + chosen, rule.coupling, middle, split, term.weight * rule.weight)
+                for rule in flow.contractions.get((term.first, term.second), ()):
+                    collector.add(start + chosen, rule.coupling, middle, split, term.weight * rule.weight)
 
 
 def _between_letters(flow: MatrixFlow, n: int, words: Packed, start: int, collector: _Collector) -> None:
     """Terms from one noise letter in each of two letters of the word."""
     alphabet, bits = flow.alphabet, flow.alphabet.bits
-    letters = sorted(flow.noise)
+    noise = flow.full_noise()[0]
+    letters = sorted(noise)
     for p in range(n):
         for r in range(p + 1, n):
             at_p, at_r = alphabet.letter_at(words, n, p), alphabet.letter_at(words, n, r)
@@ -290,16 +291,15 @@ def _between_letters(flow: MatrixFlow, n: int, words: Packed, start: int, collec
                     sub = words[chosen]
                     before, after = _slice(sub, bits, n, 0, p), _slice(sub, bits, n, r + 1, n)
                     between = _slice(sub, bits, n, p + 1, r)
-                    for a in flow.noise[k]:
-                        for b in flow.noise[l]:
-                            rule = flow.contractions.get((a.noise, b.noise))
-                            if rule is None:
-                                continue
+                    for a in noise[k]:
+                        for b in noise[l]:
+                            rules = flow.contractions.get((a.noise, b.noise), ())
                             pack = [(alphabet.pack(w), len(w)) for w in (a.left, a.right, b.left, b.right)]
                             inner = _join(bits, (pack[1], between, pack[2]))
                             outer = _join(bits, (before, pack[0], pack[3], after))
-                            weight = a.weight * b.weight * rule.weight
-                            collector.add(start + chosen, rule.coupling, inner, outer, weight)
+                            for rule in rules:
+                                weight = a.weight * b.weight * rule.weight
+                                collector.add(start + chosen, rule.coupling, inner, outer, weight)
 
 
 BYTES_PER_RAW_TERM = 200

@@ -10,6 +10,7 @@ import sympy as sp
 from sympy.printing.latex import LatexPrinter
 
 if TYPE_CHECKING:
+    from tracewords.derive.gaussian import Law
     from tracewords.derive.system import System
 
 TERMS_A_LINE = 4
@@ -48,20 +49,21 @@ def coupling_latex(name: str) -> str:
     """``G12`` as ``G_{12}``; parameters by their Greek letter."""
     if name in COUPLINGS:
         return COUPLINGS[name]
-    if name[:1] in "GN" and name[1:2].isdigit():
-        return f"{name[0]}_{{{name[1:].replace('_', ',')}}}"
+    if name[:1] in "GOPTLNMH" and name[1:2].isdigit():
+        symbol = {"O": r"G^{\Omega}", "P": r"G^{\Psi}", "L": r"\lambda", "M": r"\hat N"}.get(name[0], name[0])
+        return f"{symbol}_{{{name[1:].replace('_', ',')}}}"
     return rf"\mathrm{{{name}}}"
 
 
 def word_latex(system: System, text: str) -> str:
-    """A moment as mu with the numbers of its matrices as index."""
-    alphabet = system.flow.alphabet
-    number: dict[str, int] = {}
-    for name in alphabet.names:
-        if not name.endswith("'"):
-            number[name] = len(number) + 1
-    letters = [f"{number[n.rstrip(chr(39))]}" + (r"^{\top}" if n.endswith("'") else "") for n in text.split(".")]
-    return rf"\mu_{{{(',' if len(number) > 9 else '').join(letters)}}}"
+    """A moment as mu with its letters as index: numbers of matrices, composites by what they are."""
+    model = system.model
+    number = {name: str(i + 1) for i, name in enumerate(model.letters)}
+    for name, matrix in model.students.items():
+        if matrix.kind == "untied":
+            number |= {f"{name}uu": f"A_{{{number[name]}}}", f"{name}vv": f"B_{{{number[name]}}}"}
+    letters = [number[n.rstrip("'")] + (r"^{\top}" if n.endswith("'") else "") for n in text.split(".")]
+    return rf"\mu_{{{(',' if len(model.letters) > 9 else '').join(letters)}}}"
 
 
 def _number(weight: Fraction) -> str:
@@ -86,21 +88,22 @@ def coupling_lines(system: System) -> list[tuple[str, str]]:
     couplings = system.statics.couplings
     used = set().union(*(e.free_symbols for e in couplings.values())) & set(averages.meaning)
     stand_in: dict[sp.Symbol, sp.Symbol] = {}
-    functions: dict[tuple[tuple[tuple[sp.Expr, ...], ...], sp.Expr], str] = {}
+    functions: dict[tuple[Law, sp.Expr], str] = {}
     several = len({(averages.meaning[s][0], averages.origin[s][0]) for s in used}) > 1
     lines = []
     for symbol in sorted(used, key=str):
-        covariance = averages.meaning[symbol][0]
+        law = averages.meaning[symbol][0]
         base, by = averages.origin[symbol]
-        arguments = ", ".join(f"u_{{{i + 1}}}" for i in range(len(covariance)))
-        if (covariance, base) not in functions:
+        arguments = ", ".join(f"u_{{{i + 1}}}" for i in range(len(law)))
+        if (law, base) not in functions:
             name = f"f_{{{len(functions) + 1}}}" if several else "f"
-            functions[covariance, base] = name
-            rows = r" \\ ".join(" & ".join(expression_latex(x) for x in row) for row in covariance)
-            law = rf"\mathcal{{N}}\!\left(0, \begin{{pmatrix}} {rows} \end{{pmatrix}}\right)"
-            lines.append((rf"{name}({arguments})", rf"{expression_latex(base)}, \quad ({arguments}) \sim {law}"))
+            functions[law, base] = name
+            rows = r" \\ ".join(" & ".join(expression_latex(x) for x in row) for row in law.covariance)
+            centre = "0" if law.centred else rf"({', '.join(map(expression_latex, law.mean))})"
+            normal = rf"\mathcal{{N}}\!\left({centre}, \begin{{pmatrix}} {rows} \end{{pmatrix}}\right)"
+            lines.append((rf"{name}({arguments})", rf"{expression_latex(base)}, \quad ({arguments}) \sim {normal}"))
         partial = "".join(rf"\partial_{{{i + 1}}}" for i in by)
-        stand_in[symbol] = sp.Symbol(rf"\mathbb{{E}}\left[{partial} {functions[covariance, base]}\right]")
+        stand_in[symbol] = sp.Symbol(rf"\mathbb{{E}}\left[{partial} {functions[law, base]}\right]")
     lines += [(coupling_latex(name), expression_latex(e.xreplace(stand_in))) for name, e in couplings.items()]
     return lines
 
@@ -112,7 +115,7 @@ def equation_lines(system: System, loops: bool = False) -> list[tuple[str, list[
         pieces = []
         for weight, coupling, factors in terms:
             symbol = coupling_latex(coupling)
-            if coupling.startswith("N"):
+            if coupling[0] in "NM" and coupling[1:2].isdigit():
                 symbol = r"\kappa\," + symbol
             moments = r"\,".join(word_latex(system, f) for f in factors)
             pieces.append((weight, rf"{symbol}\,{moments}" if moments else symbol))

@@ -12,7 +12,7 @@ import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -31,6 +31,7 @@ from tracewords.derive.formula import (
     preactivation_symbol,
     read_formula,
     refuse,
+    trace_symbol,
 )
 from tracewords.derive.functions import evaluate
 from tracewords.derive.losses import Formula, Loss, Scalar, Softmax
@@ -40,7 +41,7 @@ from tracewords.derive.plaindata import keys, path, read_loss, read_matrices, to
 MAX_BYTES = 1_000_000  # of a file
 MAX_TOKENS = 64
 # What the equations call their own symbols: a parameter of that name would be taken for one of them.
-SYMBOLS = re.compile(r"[uhxsqEGN]\d+(_\d+)*|q(_\d+)+")
+SYMBOLS = re.compile(r"[uhxsqCDEGHLMNOPT]\d+(_\d+)*|q(_\d+)+")
 ALWAYS = {"gamma": 0, "kappa": 0}  # weight decay and noise level
 
 
@@ -94,18 +95,24 @@ class Model:
         put(self, "loss", Formula(self.loss) if isinstance(self.loss, str) else self.loss)
         if not isinstance(self.loss, Loss):
             raise refuse("loss", self.loss, "Softmax, Scalar, Formula, or the text of a formula")
-        put(self, "parameters", _parameters(self.parameters, self.loss, self.letters))
+        put(self, "parameters", _parameters(self.parameters, self.loss, self.matrices))
         self._check_loss()
 
     def _check_loss(self) -> None:
         """The loss reads a student, and is real and finite at a few generic points."""
         where = self.loss.at_fault
+        read = {name for name, _, _ in self.preactivations} | {name for pair in self.traces for name in pair}
         if not any(name in self.students for name, _, _ in self.preactivations):
             raise refuse(where, self.formula, "a loss that depends on a student's pre-activations")
+        for name in self.students:
+            if name not in read:
+                raise refuse(where, self.formula, f"a loss that depends on every student; {name} is not in it")
         values = {parameter_symbol(k): v for k, v in self.parameters.items()}
         for point in range(1, 5):
             for k, entry in enumerate(self.preactivations):
                 values[preactivation_symbol(*entry)] = 2 * math.sin(2.3 * k + 1.7 * point)
+            for pair in self.traces:
+                values[trace_symbol(*pair)] = 1.0
             if math.isnan(evaluate(self.loss_expression, values)):
                 accepted = "a loss that is real and finite for all pre-activations, at the given parameters"
                 raise refuse(where, self.formula, accepted)
@@ -114,6 +121,21 @@ class Model:
     def letters(self) -> tuple[str, ...]:
         """Names of all matrices, students first."""
         return (*self.students, *self.teachers)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the matrices that make pre-activations."""
+        return tuple(name for name, m in self.matrices.items() if m.scores)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Names of the matrices of values."""
+        return tuple(name for name, m in self.matrices.items() if not m.scores)
+
+    @property
+    def matrices(self) -> dict[str, Parametrisation]:
+        """All matrices, students first."""
+        return {**self.students, **self.teachers}
 
     @cached_property
     def formula(self) -> str:
@@ -129,8 +151,9 @@ class Model:
         return read_formula(
             self.formula,
             tokens=self.tokens,
-            matrices=self.letters,
+            matrices=self.scores,
             parameters=self.parameters,
+            values=self.values,
             field=self.loss.at_fault,
         )
 
@@ -139,8 +162,15 @@ class Model:
         """The entries ``(matrix, i, j)`` that the loss reads, tokens from 1, in order of letter, i, j."""
         symbols = self.loss_expression.free_symbols
         tokens = range(1, self.tokens + 1)
-        entries = ((name, i, j) for name in self.letters for i in tokens for j in tokens)
+        entries = ((name, i, j) for name in self.scores for i in tokens for j in tokens)
         return tuple(entry for entry in entries if preactivation_symbol(*entry) in symbols)
+
+    @cached_property
+    def traces(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of matrices of values whose trace the loss reads."""
+        symbols, names = self.loss_expression.free_symbols, self.values
+        pairs = ((a, b) for i, a in enumerate(names) for b in names[i:])
+        return tuple(pair for pair in pairs if trace_symbol(*pair) in symbols)
 
     @cached_property
     def digest(self) -> str:
@@ -285,15 +315,16 @@ def _matrices(value: Any, role: str) -> Table:
     return Table(value)
 
 
-def _parameters(value: Any, loss: Loss, letters: Sequence[str]) -> Table:
-    """Parameter values by name, those that every model has added, sorted."""
+def _parameters(value: Any, loss: Loss, matrices: Mapping[str, Parametrisation]) -> Table:
+    """Parameter values by name, sorted; added are those that every model has and the means of matrices not centred."""
     if not isinstance(value, Mapping):
         raise refuse("parameters", value, "a mapping of names to numbers")
     beta = {_name(loss.beta, "loss.beta"): 1} if isinstance(loss, Softmax) else {}
     result = {}
-    for name, number in {**ALWAYS, **beta, **value}.items():
+    means = {f"m_{name}": 0 for name, m in matrices.items() if m.scores and not m.centred}
+    for name, number in {**ALWAYS, **beta, **means, **value}.items():
         where = path("parameters", name)
-        if SYMBOLS.fullmatch(_name(name, where)) or name in letters:
+        if SYMBOLS.fullmatch(_name(name, where)) or name in matrices:
             raise refuse(where, name, "no name of a matrix or of a symbol in the equations (u1, q_1_2, ..)")
         accepted = "a number of at least 0" if name in {"beta", *ALWAYS, *beta} else "a finite number"
         result[name] = float(exact(number, where, accepted))

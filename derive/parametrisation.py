@@ -22,6 +22,8 @@ Number = int | float | Fraction | Decimal | str  # a str is a decimal or p/q
 # Laws of the start and their parameters, besides scale and shift.
 LAWS = {
     "marchenko-pastur": ("ratio",),
+    "ginibre": ("variance", "ratio"),
+    "ginibre-product": ("ratio",),
     "semicircle": ("variance", "mean"),
     "eigenvalues": ("values",),
     "identity": (),
@@ -106,6 +108,8 @@ class Parametrisation:
 
     kind: ClassVar[str]
     default_law: ClassVar[str] = "marchenko-pastur"
+    centred: ClassVar[bool] = False  # whether Tr S is taken from the pre-activations
+    scores: ClassVar[bool] = True  # whether it makes pre-activations; else only its traces are in the loss
 
     def __post_init__(self) -> None:
         ratio = exact(self.rank_ratio, "rank_ratio", "a number above 0")
@@ -113,16 +117,21 @@ class Parametrisation:
             raise refuse("rank_ratio", self.rank_ratio, "a number above 0")
         object.__setattr__(self, "rank_ratio", ratio)
         name, values = _law(self.initial, self.default_law)
-        if name == "marchenko-pastur" and values.pop("ratio", ratio) != ratio:
+        if name in self._shaped and values.pop("ratio", ratio) != ratio:
             raise refuse("initial.ratio", self.initial, f"the rank ratio, {ratio}")
         stored = None if name == self.default_law and not values else (name, Table(values))
         object.__setattr__(self, "initial", stored)
 
     @property
+    def _shaped(self) -> tuple[str, ...]:
+        """Laws whose shape is the rank ratio."""
+        return ("marchenko-pastur", "ginibre-product") if self.scores else ("ginibre",)
+
+    @property
     def law(self) -> tuple[str, Table]:
         """Name and exact parameters of the initial law."""
         name, values = self.initial or (self.default_law, Table({}))
-        own = {"ratio": self.rank_ratio} if name == "marchenko-pastur" else {}
+        own = {"ratio": self.rank_ratio} if name in self._shaped else {}
         return name, Table({**own, **values})
 
     def initial_data(self) -> tuple[str, dict[str, float | list[float]]]:
@@ -149,9 +158,43 @@ class Tied(Parametrisation):
     """``S = W W'`` with W of size d x r: symmetric, positive, pre-activations centred."""
 
     kind: ClassVar[str] = "tied"
+    centred: ClassVar[bool] = True
 
 
-PARAMETRISATIONS: dict[str, type[Parametrisation]] = {p.kind: p for p in (Tied,)}
+@dataclass(frozen=True)
+class Direct(Parametrisation):
+    """S itself, a general d x d matrix."""
+
+    kind: ClassVar[str] = "direct"
+    default_law: ClassVar[str] = "ginibre"
+
+
+@dataclass(frozen=True)
+class Symmetric(Parametrisation):
+    """S itself, symmetric; its gradient is projected on symmetric matrices."""
+
+    kind: ClassVar[str] = "symmetric"
+    default_law: ClassVar[str] = "semicircle"
+
+
+@dataclass(frozen=True)
+class Untied(Parametrisation):
+    """``S = U V'`` with U and V of size d x r: general, two time scales."""
+
+    kind: ClassVar[str] = "untied"
+    default_law: ClassVar[str] = "ginibre-product"
+
+
+@dataclass(frozen=True)
+class Values(Parametrisation):
+    """V of size d x r, in the loss only through its traces ``tr(V V')``."""
+
+    kind: ClassVar[str] = "values"
+    default_law: ClassVar[str] = "ginibre"
+    scores: ClassVar[bool] = False
+
+
+PARAMETRISATIONS: dict[str, type[Parametrisation]] = {p.kind: p for p in (Tied, Direct, Symmetric, Untied, Values)}
 
 
 def _each(values: Mapping[str, Any], convert: Callable[[Fraction], Any]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from math import comb
 import sympy as sp
 
 from tracewords.derive.functions import sigmoid, softmax
-from tracewords.derive.gaussian import UNIT, Averages, Statics
+from tracewords.derive.gaussian import UNIT, Averages
+from tracewords.derive.statics import Statics
 
 MOST_ATOMS = 3
 RAISE = 12  # degree to which Bernstein forms are raised, which tightens them
@@ -28,7 +29,7 @@ def curvature_bounds(statics: Statics) -> dict[str, sp.Expr] | None:
     students = {statics.alphabet.index[name] for name in statics.model.students}
     moving = [statics.symbol(w) for w in statics.order_parameters if students & set(w)]
     result = {}
-    for name, expression in statics.couplings.items():
+    for name, expression in statics.gradient.items():
         total = sp.Integer(0)
         for i, a in enumerate(moving):
             first = Averages("D")

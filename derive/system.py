@@ -9,16 +9,18 @@ from functools import cached_property, lru_cache
 import networkx as nx
 import sympy as sp
 
-from tracewords.derive.flow import MatrixFlow, tied_flow
-from tracewords.derive.gaussian import Statics
+from tracewords.derive.flow import MatrixFlow
+from tracewords.derive.flow_models import model_flow
+from tracewords.derive.gaussian import Law
 from tracewords.derive.hierarchy import Hierarchy, derive
 from tracewords.derive.model import Model
+from tracewords.derive.statics import Statics
 
 
 @lru_cache(maxsize=16)
 def _statics(model: Model) -> Statics:
     """The statics of a model, which do not depend on the order."""
-    return Statics(model, tied_flow(tuple(model.students), tuple(model.teachers)))
+    return Statics(model)
 
 
 class System:
@@ -38,9 +40,9 @@ class System:
 
     def __init__(self, model: Model, order: int) -> None:
         self.model, self.order = model, order
-        self.flow: MatrixFlow = tied_flow(tuple(model.students), tuple(model.teachers))
-        self.hierarchy: Hierarchy = derive(self.flow, order)
         self.statics = _statics(model)
+        self.flow: MatrixFlow = model_flow(model, self.statics.alphabet, self.statics.multipliers)
+        self.hierarchy: Hierarchy = derive(self.flow, order)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -72,12 +74,14 @@ class System:
             function, by = averages.origin[symbol]
             derivative = "".join(f"d{i + 1} " for i in by)
             text = text.replace(symbol.name, f"E[{derivative}({function})]")
-            where.append("cov(u) = " + str([list(row) for row in averages.meaning[symbol][0]]))
+            law = averages.meaning[symbol][0]
+            where.append("cov(u) = " + str([list(row) for row in law.covariance]))
+            where += [] if law.centred else ["mean(u) = " + str(list(law.mean))]
         return ", ".join([text, *dict.fromkeys(where)])
 
     @property
-    def averages(self) -> dict[sp.Symbol, tuple[tuple[tuple[sp.Expr, ...], ...], sp.Expr]]:
-        """What each average stands for: covariance of u1, u2, .. and integrand."""
+    def averages(self) -> dict[sp.Symbol, tuple[Law, sp.Expr]]:
+        """What each average stands for: law of u1, u2, .. and integrand."""
         return dict(self.statics.averages.meaning)
 
     @property

@@ -10,7 +10,7 @@ length sort like the words.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
@@ -37,6 +37,8 @@ class Letter:
         The spaces of its rows and columns: a word is a closed path through them.
     weight : int
         What it adds to the order of a word, in units of ``1 / Alphabet.unit``.
+    longest : int
+        Words with this letter have at most so many letters.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Letter:
     left: str = "d"
     right: str = "d"
     weight: int = 1
+    longest: int = 62
 
 
 class Alphabet:
@@ -70,7 +73,7 @@ class Alphabet:
                 expanded.append(letter)
                 adjoint.append(n)
             else:
-                expanded += [letter, Letter(letter.name + "'", False, letter.right, letter.left, letter.weight)]
+                expanded += [letter, replace(letter, name=letter.name + "'", left=letter.right, right=letter.left)]
                 adjoint += [n + 1, n]
         self.letters = tuple(expanded)
         self.names = tuple(x.name for x in expanded)
@@ -197,7 +200,7 @@ class Alphabet:
         mask = (1 << self.bits) - 1
         reference = words >> self.bits * (period - 1) & mask if length else np.zeros_like(words)
         for k, letter in enumerate(self.letters):
-            fits = (reference <= k) & (weight + letter.weight <= limit)
+            fits = (reference <= k) & (weight + letter.weight <= limit) & (length < letter.longest)
             if length:
                 joins = np.array([x.right == letter.left for x in self.letters])
                 fits &= joins[words & mask]

@@ -471,6 +471,11 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
     out[2] = lane_set1(0.0) + -12.0*x1 + 12.0*x0 + 24.0*x2;
 }
 
+LANE_FN lane factor(const lane *mu, int i)
+{
+    return i < N_STATE ? mu[i] : lane_set1(i == N_FULL - 1 ? 1.0 : 0.0);
+}
+
 static void drift_coefficients(const lane *mu, const lane *par, const rule *rules, lane *c)
 {
     lane q[N_Q], g[2];
@@ -489,11 +494,6 @@ static void loop_coefficients(const lane *mu, const lane *par, const rule *rules
         q[i] = mu[q_index[i]];
     noise(q, par, rules, g);
     c[0] = par[KAPPA] * g[0];
-}
-
-LANE_FN lane factor(const lane *mu, int i)
-{
-    return i < N_STATE ? mu[i] : lane_set1(i == N_FULL - 1 ? 1.0 : 0.0);
 }
 
 static void rhs_block(double t, const lane *mu, const lane *par, const void *ctx, lane *out)

@@ -499,6 +499,11 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
     out[2] = lane_set1(0.0) + 4.5 + (-45.0*x11) + (-18.0*q_2_2) + (-9.0*q_1_1) + 9.0*q_1_2 + 36.0*x4 + 72.0*x7 + 180.0*(q_1_2*q_1_2*q_1_2*q_1_2) + 13.5*x5 + 22.5*x9 + x14*q_1_2 + (-x0*q_1_1) + (-x13*q_1_1) + (-x15*q_1_2) + (-180.0*x7*q_2_2) + (-54.0*x5*q_2_2) + 540.0*x4*x7 + 67.5*x5*x9;
 }
 
+LANE_FN lane factor(const lane *mu, int i)
+{
+    return i < N_STATE ? mu[i] : lane_set1(i == N_FULL - 1 ? 1.0 : 0.0);
+}
+
 static void drift_coefficients(const lane *mu, const lane *par, const rule *rules, lane *c)
 {
     lane q[N_Q], g[2];
@@ -517,11 +522,6 @@ static void loop_coefficients(const lane *mu, const lane *par, const rule *rules
         q[i] = mu[q_index[i]];
     noise(q, par, rules, g);
     c[0] = par[KAPPA] * g[0];
-}
-
-LANE_FN lane factor(const lane *mu, int i)
-{
-    return i < N_STATE ? mu[i] : lane_set1(i == N_FULL - 1 ? 1.0 : 0.0);
 }
 
 static void rhs_block(double t, const lane *mu, const lane *par, const void *ctx, lane *out)

@@ -15,6 +15,8 @@ ORDER = 8
 TIME = "t"
 TIME_UNIT = "4 alpha n / d"
 LETTERS = ("S1", "S2")
+WORD_LETTERS = ("S1", "S2")
+ADJOINT = {"S1": "S1", "S2": "S2"}
 STUDENTS = ("S1",)
 KINDS = {"S1": "tied", "S2": "tied"}
 RANK_RATIOS = {"S1": 1.0, "S2": 1.0}
@@ -62,6 +64,10 @@ BOUNDARY = (
     "S1.S2.S2.S1.S2.S2.S2.S2.S2", "S1.S2.S2.S2.S1.S2.S2.S2.S2", "S1.S2.S2.S2.S2.S2.S2.S2.S2",
 )
 ORDER_PARAMETERS = ("S1.S1", "S1.S2", "S2.S2")
+ARGUMENTS = ("S1.S1", "S1.S2", "S2.S2")
+GRAM = ((2, 3), (3, 4))
+MEANS = ()
+TRACES = ()
 COUPLINGS = ("G11", "G12")
 NOISE = ("N11",)
 FLOW = {
@@ -389,6 +395,24 @@ def _potential(q, params, rule):
     )
 
 
+def _mean_gradient(q, params, rule):
+    q_1_1, q_1_2, q_2_2 = q
+    return _stack(
+        (
+        ),
+        q.shape[1:],
+    )
+
+
+def _mean_hessian(q, params, rule):
+    q_1_1, q_1_2, q_2_2 = q
+    return _stack(
+        (
+        ),
+        q.shape[1:],
+    )
+
+
 def _coupling_slopes(q, params, rule):
     q_1_1, q_1_2, q_2_2 = q
     return _stack(
@@ -433,7 +457,7 @@ def _noise_slopes(q, params, rule):
 
 
 def order_parameters(mu):
-    """Rows of `mu` (K, ...) that are the order parameters, (Q, ...)."""
+    """Rows of `mu` (K, ...) that are the ARGUMENTS of couplings, order parameters first: (Q, ...)."""
     return np.asarray(mu)[_Q]
 
 
@@ -455,6 +479,16 @@ def coupling_slopes(q, params=None, rule=None):
 def potential(q, params=None, rule=None):
     """Population loss Phi at order parameters q (Q, ...)."""
     return _potential(np.asarray(q, dtype=float), params, rule)[0]
+
+
+def mean_gradient(q, params=None, rule=None):
+    """dPhi/dm of the students among MEANS, at means given as parameters ``m_<letter>``."""
+    return _mean_gradient(np.asarray(q, dtype=float), params, rule)
+
+
+def mean_hessian(q, params=None, rule=None):
+    """Second derivatives of Phi in those means, row by row."""
+    return _mean_hessian(np.asarray(q, dtype=float), params, rule)
 
 
 def _coefficients(names, known, values, params, batch):
@@ -599,7 +633,7 @@ def rhs(t, mu, params=None, out=None, boundary=None, rule=None):
     out[82] = c2*(-0.5*mu[82])
     out[83] = 0.0
     if boundary is not None:
-        far = _DRIFT_FIRST >= 84
+        far = (_DRIFT_FIRST >= 84) & (_DRIFT_FIRST < 129)
         full = _extended(mu, boundary)
         values = _column(_DRIFT_WEIGHT[far], mu) * c[_DRIFT_COEFFICIENT[far]] * full[_DRIFT_FIRST[far]]
         _accumulate(out, _DRIFT_ROW[far], values)
@@ -649,8 +683,8 @@ def jacobian(t, mu, params=None, rule=None):
     return jac
 
 
-def loss(h, params=None):
-    """Per-sample loss at pre-activations h (H, ...), in the order of PREACTIVATIONS."""
+def loss(h, params=None, traces=None):
+    """Per-sample loss at pre-activations h (H, ...), in the order of PREACTIVATIONS, and traces in that of TRACES."""
     h = np.asarray(h)
     h0 = h[0]
     h1 = h[1]
@@ -659,7 +693,7 @@ def loss(h, params=None):
     return 0.5*((x0*((h0*h0*h0) + (-3.0*h0)) + (-x0*((h1*h1*h1) + (-3.0*h1))))*(x0*((h0*h0*h0) + (-3.0*h0)) + (-x0*((h1*h1*h1) + (-3.0*h1)))))
 
 
-def loss_gradient(h, params=None):
+def loss_gradient(h, params=None, traces=None):
     """Derivative of `loss` with respect to each pre-activation: (H, ...), in the precision of h."""
     h = np.asarray(h)
     h0 = h[0]
@@ -670,4 +704,14 @@ def loss_gradient(h, params=None):
     out = np.empty_like(h)
     out[0] = x1*(-3.0 + 3.0*(h0*h0))
     out[1] = -x1*(-3.0 + 3.0*(h1*h1))
+    return out
+
+
+def trace_gradient(h, params=None, traces=None):
+    """Derivative of `loss` with respect to each of TRACES: (T, ...)."""
+    h = np.asarray(h)
+    h0 = h[0]
+    h1 = h[1]
+
+    out = np.empty((0, *h.shape[1:]), dtype=h.dtype)
     return out

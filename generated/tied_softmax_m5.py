@@ -15,6 +15,8 @@ ORDER = 5
 TIME = "t"
 TIME_UNIT = "4 alpha n / d"
 LETTERS = ("S1", "S2")
+WORD_LETTERS = ("S1", "S2")
+ADJOINT = {"S1": "S1", "S2": "S2"}
 STUDENTS = ("S1",)
 KINDS = {"S1": "tied", "S2": "tied"}
 RANK_RATIOS = {"S1": 1.0, "S2": 1.0}
@@ -33,6 +35,10 @@ BOUNDARY = (
     "S1.S2.S2.S1.S2.S2", "S1.S2.S2.S2.S2.S2",
 )
 ORDER_PARAMETERS = ("S1.S1", "S1.S2", "S2.S2")
+ARGUMENTS = ("S1.S1", "S1.S2", "S2.S2")
+GRAM = ((2, 3), (3, 4))
+MEANS = ()
+TRACES = ()
 COUPLINGS = ("G11", "G12")
 NOISE = ("N11",)
 FLOW = {
@@ -302,6 +308,24 @@ def _potential(q, params, rule):
     )
 
 
+def _mean_gradient(q, params, rule):
+    q_1_1, q_1_2, q_2_2 = q
+    return _stack(
+        (
+        ),
+        q.shape[1:],
+    )
+
+
+def _mean_hessian(q, params, rule):
+    q_1_1, q_1_2, q_2_2 = q
+    return _stack(
+        (
+        ),
+        q.shape[1:],
+    )
+
+
 def _average_coupling_slopes_0(cov, params, rule):
     """Averages over 2 Gaussian variables, 4 outputs."""
     z, w = rule[2]
@@ -471,7 +495,7 @@ def _noise_slopes(q, params, rule):
 
 
 def order_parameters(mu):
-    """Rows of `mu` (K, ...) that are the order parameters, (Q, ...)."""
+    """Rows of `mu` (K, ...) that are the ARGUMENTS of couplings, order parameters first: (Q, ...)."""
     return np.asarray(mu)[_Q]
 
 
@@ -493,6 +517,16 @@ def coupling_slopes(q, params=None, rule=None):
 def potential(q, params=None, rule=None):
     """Population loss Phi at order parameters q (Q, ...)."""
     return _potential(np.asarray(q, dtype=float), params, rule)[0]
+
+
+def mean_gradient(q, params=None, rule=None):
+    """dPhi/dm of the students among MEANS, at means given as parameters ``m_<letter>``."""
+    return _mean_gradient(np.asarray(q, dtype=float), params, rule)
+
+
+def mean_hessian(q, params=None, rule=None):
+    """Second derivatives of Phi in those means, row by row."""
+    return _mean_hessian(np.asarray(q, dtype=float), params, rule)
 
 
 def _coefficients(names, known, values, params, batch):
@@ -576,7 +610,7 @@ def rhs(t, mu, params=None, out=None, boundary=None, rule=None):
     out[21] = c2*(-0.5*mu[21])
     out[22] = 0.0
     if boundary is not None:
-        far = _DRIFT_FIRST >= 23
+        far = (_DRIFT_FIRST >= 23) & (_DRIFT_FIRST < 35)
         full = _extended(mu, boundary)
         values = _column(_DRIFT_WEIGHT[far], mu) * c[_DRIFT_COEFFICIENT[far]] * full[_DRIFT_FIRST[far]]
         _accumulate(out, _DRIFT_ROW[far], values)
@@ -626,8 +660,8 @@ def jacobian(t, mu, params=None, rule=None):
     return jac
 
 
-def loss(h, params=None):
-    """Per-sample loss at pre-activations h (H, ...), in the order of PREACTIVATIONS."""
+def loss(h, params=None, traces=None):
+    """Per-sample loss at pre-activations h (H, ...), in the order of PREACTIVATIONS, and traces in that of TRACES."""
     h = np.asarray(h)
     h0 = h[0]
     h1 = h[1]
@@ -642,7 +676,7 @@ def loss(h, params=None):
     return ((-_sigmoid(p_beta*h5 + (-p_beta*h4)) + _sigmoid(p_beta*h1 + (-p_beta*h0)))*(-_sigmoid(p_beta*h5 + (-p_beta*h4)) + _sigmoid(p_beta*h1 + (-p_beta*h0)))) + ((-_sigmoid(p_beta*h6 + (-p_beta*h7)) + _sigmoid(p_beta*h2 + (-p_beta*h3)))*(-_sigmoid(p_beta*h6 + (-p_beta*h7)) + _sigmoid(p_beta*h2 + (-p_beta*h3))))
 
 
-def loss_gradient(h, params=None):
+def loss_gradient(h, params=None, traces=None):
     """Derivative of `loss` with respect to each pre-activation: (H, ...), in the precision of h."""
     h = np.asarray(h)
     h0 = h[0]
@@ -675,4 +709,21 @@ def loss_gradient(h, params=None):
     out[5] = -x9
     out[6] = -x10
     out[7] = x10
+    return out
+
+
+def trace_gradient(h, params=None, traces=None):
+    """Derivative of `loss` with respect to each of TRACES: (T, ...)."""
+    h = np.asarray(h)
+    h0 = h[0]
+    h1 = h[1]
+    h2 = h[2]
+    h3 = h[3]
+    h4 = h[4]
+    h5 = h[5]
+    h6 = h[6]
+    h7 = h[7]
+    p_beta = _parameter(params, "beta")
+
+    out = np.empty((0, *h.shape[1:]), dtype=h.dtype)
     return out

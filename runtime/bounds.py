@@ -94,7 +94,7 @@ def horizon(solver: Solver, start: Start, params: Params | None = None) -> float
     norms = start.norms()
     if norms is None:
         return float("nan")
-    q = start.values(solver.ORDER_PARAMETERS)
+    q = start.values(solver.ARGUMENTS)
     g = np.abs(coupling_matrix(solver, solver.couplings(q, params))).sum(axis=1).max()
     rate = 2.0 * g * max(norms.values())
     return float(1.0 / rate) if rate > 0 else float("inf")

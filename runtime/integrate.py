@@ -62,16 +62,14 @@ def check_times(times: Sequence[float] | Floats) -> Floats:
 
 
 def overlap_fault(solver: Solver, tolerance: float = 1e-9) -> Callable[[Floats, float], str | None]:
-    """A check of order parameters: the matrix of overlaps tr(S_k S_l) must be positive semidefinite.
+    """A check of states: the matrix of overlaps tr(S_k' S_l) of all score matrices must be positive semidefinite.
 
     Its smallest eigenvalue may be ``slack - tolerance`` times its largest diagonal entry.
     """
-    letters = solver.LETTERS
-    position = {frozenset(w.split(".")): i for i, w in enumerate(solver.ORDER_PARAMETERS)}
-    index = np.array([[position[frozenset((a, b))] for b in letters] for a in letters])
+    index = np.array(solver.GRAM)
 
-    def check(q: Floats, slack: float) -> str | None:
-        gram = q[index]
+    def check(mu: Floats, slack: float) -> str | None:
+        gram = mu[index]
         if not np.all(np.isfinite(gram)):
             return "the overlaps are not finite"
         lowest = np.linalg.eigvalsh(gram)[0]
@@ -121,7 +119,7 @@ def solve(
         raise ModelError("closure", closure, f"one of {', '.join(CLOSURES)}")
     grid = check_times(times)
     values = solver.parameters(params)
-    q0 = start.values(solver.ORDER_PARAMETERS)
+    q0 = start.values(solver.ARGUMENTS)
     rules = solver.rules(q0[:, None], values, options.quadrature)
     for _ in range(REFINE_TIMES):
         path, words, used = _run(solver, grid, closure, start, values, rules, options, progress)
@@ -144,7 +142,7 @@ def solve(
 
 
 def _overlaps(solver: Solver, words: Sequence[str], moments: Floats) -> Floats:
-    return moments[:, [words.index(w) for w in solver.ORDER_PARAMETERS]].T
+    return moments[:, [words.index(w) for w in solver.ARGUMENTS]].T
 
 
 def _run(
@@ -196,14 +194,11 @@ def _hierarchy(
     progress: Progress | None,
 ) -> Path:
     boundary = FlatExtension(solver) if closure == "flat" else None
-    overlaps = overlap_fault(solver)
+    check = overlap_fault(solver)
 
     def derivative(t: float, mu: Floats) -> Floats:
         far = boundary(mu) if boundary is not None else None
         return solver.rhs(t, mu, values, boundary=far, rule=rules)
-
-    def check(mu: Floats, slack: float) -> str | None:
-        return overlaps(solver.order_parameters(mu), slack)
 
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

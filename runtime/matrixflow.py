@@ -77,8 +77,8 @@ class MatrixFlow:
         return {**dict(zip(self.moving, parts, strict=True)), **self.fixed}
 
     def order_parameters(self, state: Floats) -> Floats:
-        """q (Q,) at a state."""
-        return self.moments(state, self.solver.ORDER_PARAMETERS)
+        """The arguments q (Q,) of the couplings at a state."""
+        return self.moments(state, self.solver.ARGUMENTS)
 
     def moments(self, state: Floats, words: Sequence[str]) -> Floats:
         """Values of words at a state, (K,)."""

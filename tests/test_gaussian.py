@@ -145,9 +145,9 @@ def test_wick_against_gauss_hermite(powers: list[int], seed: int) -> None:
 
 def test_dimension_is_reduced_to_what_the_loss_sees() -> None:
     softmax = System(tied_softmax(), 2)
-    assert {len(c) for s, (c, _) in softmax.averages.items() if s in softmax.statics.potential.free_symbols} == {2}
+    assert {len(law) for s, (law, _) in softmax.averages.items() if s in softmax.statics.potential.free_symbols} == {2}
     three = System(tied_softmax(tokens=3, covariance=C3), 2)
-    assert {len(c) for s, (c, _) in three.averages.items() if s in three.statics.potential.free_symbols} == {4}
+    assert {len(law) for s, (law, _) in three.averages.items() if s in three.statics.potential.free_symbols} == {4}
     assert not System(tied_scalar("h3"), 2).averages
 
 
@@ -178,6 +178,7 @@ def test_bernstein_coefficients_bound_a_polynomial(terms: dict[tuple[int, int], 
 
 def test_supremum_bounds_a_derivative_of_the_softmax_loss() -> None:
     system = System(tied_softmax(), 2)
+    assert system.couplings
     _, integrand = next(iter(system.averages.values()))
     deep = sp.diff(integrand, UNIT[0], 4)
     bound = float(supremum(deep).subs(sp.Symbol("beta", real=True), 1))  # type: ignore[union-attr]

@@ -9,12 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracewords.derive.flow import DriftTerm, MatrixFlow, tied_flow
+from tracewords.derive.flow import DriftTerm, MatrixFlow
+from tracewords.derive.flow_models import model_alphabet, model_flow
 from tracewords.derive.hierarchy import Hierarchy, derive, estimate_bytes
+from tracewords.derive.losses import Formula
+from tracewords.derive.model import Model
+from tracewords.derive.parametrisation import Tied
 from tracewords.derive.words import Alphabet, Letter
 from tracewords.errors import ModelError
 
 SIZE = 200
+
+
+def tied_flow(students: tuple[str, ...], teachers: tuple[str, ...]) -> MatrixFlow:
+    """The flow of tied matrices, whatever their loss."""
+    loss = Formula(" + ".join(f"{name}[1,2]**2" for name in (*students, *teachers)))
+    model = Model("any", None, {k: Tied() for k in students}, {k: Tied() for k in teachers}, loss, tokens=2)
+    return model_flow(model, model_alphabet(model), {})
 
 
 def trace(matrices: list[np.ndarray], word: tuple[int, ...]) -> float:
