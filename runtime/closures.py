@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracewords.errors import ModelError
+from tracewords.runtime.matrixflow import noncyclic_words
 from tracewords.runtime.solver import Solver
+from tracewords.runtime.wordindex import WordIndex
 
 Floats = NDArray[np.float64]
+Word = tuple[str, ...]
 
 
 class FlatExtension:
@@ -24,7 +27,7 @@ class FlatExtension:
     Parameters
     ----------
     solver : Solver
-        Of odd order 2 n + 1; symmetric letters.
+        Of odd order 2 n + 1.
     drop : float
         Directions of the Gram matrix below this part of its trace are left out.
     """
@@ -34,32 +37,23 @@ class FlatExtension:
             raise ModelError("order", solver.ORDER, "an odd order for closure flat")
         n = (solver.ORDER - 1) // 2
         self.drop = drop
-        names: tuple[str, ...] = solver.LETTERS
-        self.letters = {name: i for i, name in enumerate(names)}
-        self.index = {self._least(self._parse(w)): i for i, w in enumerate(solver.WORDS)}
-        self.index[()] = len(solver.WORDS)
-        ids = range(len(names))
-        basis = [w for m in range(n + 1) for w in product(ids, repeat=m)]
-        self.top = {w: i for i, w in enumerate(product(ids, repeat=n + 1))}
-        self.gram = self._positions([(*reversed(u), *v) for u in basis for v in basis], len(basis))
-        self.overlap = self._positions([(*reversed(u), *v) for u in self.top for v in basis], len(basis))
-        self.sources = [self._sources(self._parse(w), n + 1) for w in solver.BOUNDARY]
+        index = WordIndex(solver)
+        self.index, self.one = index, len(solver.WORDS)
+        basis = noncyclic_words(index.letters, n)
+        self.top = {w: i for i, w in enumerate(product(index.letters, repeat=n + 1))}
+        self.gram = self._positions([(*index.star(u), *v) for u in basis for v in basis], len(basis))
+        self.overlap = self._positions([(*index.star(u), *v) for u in self.top for v in basis], len(basis))
+        self.sources = [self._sources(tuple(w.split(".")), n + 1) for w in solver.BOUNDARY]
 
-    def _parse(self, text: str) -> tuple[int, ...]:
-        return tuple(self.letters[name] for name in text.split("."))
+    def _positions(self, words: list[Word], width: int) -> NDArray[np.intp]:
+        where = (self.index.position[self.index.least(w)] if w else self.one for w in words)
+        return np.array(list(where), dtype=np.intp).reshape(-1, width)
 
-    @staticmethod
-    def _least(word: tuple[int, ...]) -> tuple[int, ...]:
-        both = (word, word[::-1])
-        return min((w[i:] + w[:i] for w in both for i in range(len(w))), default=())
-
-    def _positions(self, words: list[tuple[int, ...]], width: int) -> NDArray[np.intp]:
-        return np.array([self.index[self._least(w)] for w in words], dtype=np.intp).reshape(-1, width)
-
-    def _sources(self, word: tuple[int, ...], half: int) -> NDArray[np.intp]:
-        """Pairs (u, v) with u* v a rotation of the word or of its reversal."""
-        turned = {w[i:] + w[:i] for w in (word, word[::-1]) for i in range(len(word))}
-        return np.array([(self.top[w[:half][::-1]], self.top[w[half:]]) for w in sorted(turned)])
+    def _sources(self, word: Word, half: int) -> NDArray[np.intp]:
+        """Pairs (u, v) with u* v a rotation of the word or of its transpose."""
+        star = self.index.star
+        turned = {w[i:] + w[:i] for w in (word, star(word)) for i in range(len(word))}
+        return np.array([(self.top[star(w[:half])], self.top[w[half:]]) for w in sorted(turned)])
 
     def __call__(self, mu: Floats) -> Floats:
         """Boundary moments (B,) at a state (K,)."""

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from tracewords.errors import HorizonError, ModelError
 from tracewords.runtime.closures import FlatExtension
 from tracewords.runtime.matrixflow import MatrixFlow, compress, plain_moments, vacuum_moments
-from tracewords.runtime.solver import Params, Rules, Solver
+from tracewords.runtime.solver import Params, Solver
 from tracewords.runtime.start import Start
 from tracewords.runtime.stepping import Path, Progress, integrate
 from tracewords.runtime.store import provenance
+from tracewords.runtime.twoscale import FastStage, Manifold
+from tracewords.runtime.wordindex import WordIndex
 
 Floats = NDArray[np.float64]
 CLOSURES = ("zero", "flat", "operator", "matrix")
@@ -122,18 +124,17 @@ def solve(
     q0 = start.values(solver.ARGUMENTS)
     rules = solver.rules(q0[:, None], values, options.quadrature)
     for _ in range(REFINE_TIMES):
-        path, words, used = _run(solver, grid, closure, start, values, rules, options, progress)
-        moments = path.states
-        along = _overlaps(solver, words, moments)
-        finer = (
-            solver.rules(along[:, :: max(1, along.shape[1] // 8)], values, options.quadrature)
-            if len(moments)
-            else rules
-        )
+        manifold = Manifold(solver, dict(values), rules)
+        fast = manifold.relax(q0) if manifold.letters else None
+        path, words, used = _run(solver, grid, closure, start, manifold, options, progress)
+        along = path.states[:, [words.index(w) for w in solver.ARGUMENTS]].T
+        if not len(path.states):
+            break
+        finer = solver.rules(along[:, :: max(1, along.shape[1] // 8)], values, options.quadrature)
         if all(len(finer[d][1]) <= len(rules[d][1]) for d in solver.DIMENSIONS):
             break
         rules = finer
-    dataset = _dataset(solver, grid, words, path, along, values, rules)
+    dataset = _dataset(solver, grid, words, path, along, manifold, fast)
     dataset.attrs |= {"closure": closure, "backend": used, "horizon": horizon}
     if path.status in ("horizon", "diverged"):
         others = tuple(c for c in ("operator", "flat", "matrix") if c != closure)
@@ -141,28 +142,23 @@ def solve(
     return dataset
 
 
-def _overlaps(solver: Solver, words: Sequence[str], moments: Floats) -> Floats:
-    return moments[:, [words.index(w) for w in solver.ARGUMENTS]].T
-
-
 def _run(
     solver: Solver,
     grid: Floats,
     closure: str,
     start: Start,
-    values: dict[str, Any],
-    rules: Rules,
+    manifold: Manifold,
     options: Options,
     progress: Progress | None,
 ) -> tuple[Path, tuple[str, ...], str]:
     """The path in moments, the words it holds, and what computed it."""
-    if closure == "zero":
-        kernel = solver.kernel(rules, options.backend)
+    if closure == "zero" and not manifold.letters:
+        kernel = solver.kernel(manifold.rules, options.backend)
         if kernel is not None:
-            return _compiled(solver, kernel, grid, start, values, options), solver.WORDS, "c"
+            return _compiled(solver, kernel, grid, start, manifold.values, options), solver.WORDS, "c"
     if closure in ("zero", "flat"):
-        return _hierarchy(solver, grid, closure, start, values, rules, options, progress), solver.WORDS, "numpy"
-    return _matrices(solver, grid, closure, start, values, rules, options, progress)
+        return _hierarchy(solver, grid, closure, start, manifold, options, progress), solver.WORDS, "numpy"
+    return _matrices(solver, grid, closure, start, manifold, options, progress)
 
 
 def _compiled(
@@ -188,8 +184,7 @@ def _hierarchy(
     grid: Floats,
     closure: str,
     start: Start,
-    values: dict[str, Any],
-    rules: Rules,
+    manifold: Manifold,
     options: Options,
     progress: Progress | None,
 ) -> Path:
@@ -198,7 +193,7 @@ def _hierarchy(
 
     def derivative(t: float, mu: Floats) -> Floats:
         far = boundary(mu) if boundary is not None else None
-        return solver.rhs(t, mu, values, boundary=far, rule=rules)
+        return solver.rhs(t, mu, manifold.at(solver.order_parameters(mu)), boundary=far, rule=manifold.rules)
 
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -212,46 +207,52 @@ def _matrices(
     grid: Floats,
     closure: str,
     start: Start,
-    values: dict[str, Any],
-    rules: Rules,
+    manifold: Manifold,
     options: Options,
     progress: Progress | None,
 ) -> tuple[Path, tuple[str, ...], str]:
     if closure == "matrix":
-        rng = np.random.default_rng(options.seed)
-        matrices = {k: w @ w.T for k, w in start.sample(options.size, rng).items()}
-        flow = MatrixFlow(solver, matrices, plain_moments, values, rules)
+        matrices = start.matrices(options.size, np.random.default_rng(options.seed))
+        letters = {k: m for k, m in matrices.items() if not k.endswith("'")}
+        flow = MatrixFlow(solver, letters, plain_moments, manifold)
         words: tuple[str, ...] = solver.WORDS
     else:
         n = (solver.ORDER - 1) // 2
-        table = _moment_table(solver, start)
-        flow = MatrixFlow(solver, compress(table, solver.LETTERS, n, options.drop), vacuum_moments, values, rules)
+        index = WordIndex(solver)
+        flow = MatrixFlow(
+            solver, compress(_moments(solver, start, index), index, n, options.drop), vacuum_moments, manifold
+        )
         words = tuple(w for w in solver.WORDS if w.count(".") < 2 * n + 1)
     path = integrate(flow.derivative, flow.start, grid, options.rtol, options.atol, None, options.max_steps, progress)
     moments = np.array([flow.moments(state, words) for state in path.states]).reshape(-1, len(words))
     return Path(moments, path.status, path.reached, path.reason), words, "numpy"
 
 
-def _moment_table(solver: Solver, start: Start) -> Callable[[tuple[str, ...]], float]:
-    values = dict(zip(solver.WORDS, start.values(solver.WORDS), strict=True))
-    order = {name: i for i, name in enumerate(solver.LETTERS)}
+def _moments(solver: Solver, start: Start, index: WordIndex) -> Callable[[tuple[str, ...]], float]:
+    """Initial moments of words in any rotation."""
+    values = start.values(solver.WORDS)
     memo: dict[tuple[str, ...], float] = {(): 1.0}
 
     def moment(word: tuple[str, ...]) -> float:
         if word not in memo:
-            both = (word, word[::-1])
-            turned = [w[i:] + w[:i] for w in both for i in range(len(word))]
-            least = min(turned, key=lambda w: [order[x] for x in w])
-            memo[word] = values[".".join(least)]
+            memo[word] = float(values[index.position[index.least(word)]])
         return memo[word]
 
     return moment
 
 
 def _dataset(
-    solver: Solver, grid: Floats, words: Sequence[str], path: Path, along: Floats, values: dict[str, Any], rules: Rules
+    solver: Solver,
+    grid: Floats,
+    words: Sequence[str],
+    path: Path,
+    along: Floats,
+    manifold: Manifold,
+    fast: FastStage | None,
 ) -> xr.Dataset:
     times = grid[: len(path.states)]
+    means = _means_along(manifold, along, fast)
+    values, rules = manifold.parameters(means), manifold.rules
     empty = np.zeros((len(solver.COUPLINGS), 0))
     coupling = solver.couplings(along, values, rules) if len(times) else empty
     loss = solver.potential(along, values, rules) if len(times) else np.zeros(0)
@@ -259,7 +260,7 @@ def _dataset(
         {
             "moment": (("time", "word"), path.states, {"long_name": "trace moments tr(S_1 .. S_w), tr = Tr/d"}),
             "loss": (("time",), loss, {"long_name": "population loss"}),
-            "coupling": (("time", "name"), coupling.T, {"long_name": "couplings, gradient of the population loss"}),
+            "coupling": (("time", "name"), coupling.T, {"long_name": "coefficients of the equations"}),
         },
         coords={
             "time": ("time", times, {"units": solver.TIME_UNIT, "long_name": solver.TIME}),
@@ -268,6 +269,28 @@ def _dataset(
         },
         attrs=provenance(solver),
     )
-    dataset.attrs |= {f"parameter_{k}": float(v) for k, v in values.items()}
+    if fast is not None:
+        dataset = dataset.assign(
+            mean=(("time", "letter"), means.T, {"long_name": "means d^(-1/2) Tr S on the critical manifold"}),
+            fast_mean=(("fast_time", "letter"), fast.means, {"long_name": "means during the fast stage"}),
+        ).assign_coords(
+            letter=("letter", np.array(manifold.letters, dtype=str)),
+            fast_time=("fast_time", fast.times, {"units": "alpha n", "long_name": "t_fast"}),
+        )
+        dataset.attrs |= {"fast_stage_settled": int(fast.settled), "folds": len(manifold.events)}
+    dataset.attrs |= {f"parameter_{k}": float(v) for k, v in manifold.values.items()}
     dataset.attrs |= {"status": path.status, "reached": path.reached, "reason": path.reason}
     return dataset
+
+
+def _means_along(manifold: Manifold, along: Floats, fast: FastStage | None) -> Floats:
+    """Means (K, n) on the manifold along the arguments (Q, n), from where the fast stage ended."""
+    if fast is None:
+        return np.zeros((0, along.shape[1]))
+    follower = Manifold(manifold.solver, dict(manifold.values), manifold.rules)
+    follower.mean = fast.means[-1].copy()
+    rows = []
+    for q in along.T:
+        follower.at(q)
+        rows.append(follower.mean.copy())
+    return np.array(rows).reshape(-1, len(manifold.letters)).T

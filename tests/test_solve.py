@@ -18,6 +18,7 @@ from tracewords.runtime.integrate import Options, solve
 from tracewords.runtime.matrixflow import compress
 from tracewords.runtime.start import Start, start_from
 from tracewords.runtime.stepping import integrate
+from tracewords.runtime.wordindex import WordIndex
 from tracewords.solvers import solver
 
 DATA = json.loads((Path(__file__).parent / "data" / "attention_indexed.json").read_text())
@@ -138,7 +139,7 @@ def test_gauss_quadrature_reproduces_the_moments_it_was_made_from() -> None:
         turned = [w[i:] + w[:i] for w in (word, word[::-1]) for i in range(max(len(word), 1))]
         return next(values[".".join(w)] for w in turned if ".".join(w) in values) if word else 1.0
 
-    a = compress(moment, s.LETTERS, 3, 1e-13)
+    a = compress(moment, WordIndex(s), 3, 1e-13)
     for text, value in values.items():
         v = np.eye(len(a["S1"]))[0]
         for k in reversed(text.split(".")):
