@@ -90,9 +90,14 @@ def _name(k: int, l: int) -> str:
 
 
 def horizon(solver: Solver, start: Start, params: Params | None = None) -> float:
-    """T* = 1 / (2 g C^2), couplings and operator norms of the start; NaN where norms are not known."""
+    """T* = 1 / (2 g C^2) for tied matrices, couplings and operator norms of the start.
+
+    Infinite for equations that close by themselves; NaN where norms are not known, and for other models.
+    """
+    if not solver.BOUNDARY:
+        return float("inf")
     norms = start.norms()
-    if norms is None:
+    if norms is None or any(kind != "tied" for kind in solver.KINDS.values()):
         return float("nan")
     q = start.values(solver.ARGUMENTS)
     g = np.abs(coupling_matrix(solver, solver.couplings(q, params))).sum(axis=1).max()

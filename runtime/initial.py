@@ -1,8 +1,6 @@
 """The moments that a run starts from, and whether they can be moments at all.
 
-Three sources: laws of letters that are free of each other, matrices at hand, files.  The moment of a word
-in free letters is the sum over non-crossing partitions of its positions, every block in one letter, of the
-product of the blocks' free cumulants (R. Speicher, Math. Ann. 298, 611 (1994)).
+Three sources: laws of matrices that are free of each other, matrices at hand, files.
 
 Words are names joined by dots, ``1`` if empty; a trailing prime transposes a letter.
 """
@@ -11,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -24,92 +23,33 @@ from tracewords.runtime.free import (
     Floats,
     Law,
     LawData,
+    build_laws,
     canonical,
-    integer_cumulants,
     law_from_data,
     parse_word,
     symmetric_factor,
 )
+from tracewords.runtime.joint import free_moments, word_letters
 
+__all__ = [
+    "Factor",
+    "check_moments",
+    "check_traces",
+    "empirical_moments",
+    "free_moments",
+    "initial_moments",
+    "law_from_data",
+    "load_matrices",
+]
 
-class _FreeMoments:
-    """Moments of words by recursion on the block of one letter, remembered by canonical word.
-
-    Integer free cumulants make it integer arithmetic.
-    """
-
-    def __init__(self, cumulants: Sequence[Sequence[int]]) -> None:
-        self.cumulants = cumulants
-        self.known: dict[bytes, int] = {b"": 1}
-
-    def __call__(self, word: bytes) -> int:
-        value = self.known.get(word)
-        if value is None:
-            least = canonical(word)
-            value = self.known.get(least)
-            if value is None:
-                value = self.known[least] = self._expand(least)
-            self.known[word] = value
-        return value
-
-    def _expand(self, word: bytes) -> int:
-        """Sum over the block that holds an occurrence of the rarest letter: fewest blocks to try.
-
-        ``ways[i]`` sums, over blocks of `size` occurrences ending at occurrence i, the products of the
-        moments of the gaps between them: gaps do not see each other, because blocks do not cross.
-        """
-        letter = min(set(word), key=word.count)
-        first = word.index(letter)
-        word = word[first:] + word[:first]
-        at = [i for i, k in enumerate(word) if k == letter]
-        count = len(at)
-        last = [self(word[i + 1 :]) for i in at]
-        gaps = [[self(word[i + 1 : j]) for i in at[:b]] for b, j in enumerate(at)]
-        ways = [1] + [0] * (count - 1)
-        total = 0
-        for size in range(1, count + 1):
-            total += self.cumulants[letter][size - 1] * sum(map(int.__mul__, ways, last))
-            # gaps[i] is i long: the product stops there
-            ways = [sum(map(int.__mul__, ways, gap)) for gap in gaps]
-        return total
-
-
-def free_moments(
-    words: Iterable[str], letters: Sequence[str], laws: Mapping[str, Law | LawData]
-) -> dict[str, Fraction]:
-    """Joint moments of letters free of each other, exact.
-
-    Parameters
-    ----------
-    words : iterable of str
-        Names joined by dots.
-    letters : sequence of str
-        Symmetric letters; a transposed letter (``S'``) is refused.
-    laws : mapping
-        A law, or its data form, for each letter.
-
-    Returns
-    -------
-    dict
-        The word as given to its moment.
-    """
-    for letter in letters:
-        if letter not in laws:
-            raise ModelError(f"initial.{letter}", "nothing", "a law for each letter")
-    index = {name: i for i, name in enumerate(letters)}
-    parsed = {text: parse_word(text, index) for text in words}
-    units, cumulants = [], []
-    for i, letter in enumerate(letters):
-        most = max((word.count(i) for word in parsed.values()), default=0)
-        unit, integers = integer_cumulants(law_from_data(letter, laws[letter]).free_cumulants(most))
-        units.append(unit)
-        cumulants.append(integers)
-    moment = _FreeMoments(cumulants)
-    return {text: Fraction(moment(word), math.prod(units[k] for k in word)) for text, word in parsed.items()}
+Factor = Floats | tuple[Floats, Floats]  # what is trained: W, S, V, or U and V
 
 
 def initial_moments(
-    words: Sequence[str], laws: Mapping[str, Law | LawData], dtype: DTypeLike = np.float64
+    words: Sequence[str],
+    laws: Mapping[str, Law | LawData],
+    dtype: DTypeLike = np.float64,
+    letters: Sequence[str] | None = None,
 ) -> NDArray[Any]:
     """`free_moments` as an array.
 
@@ -117,21 +57,24 @@ def initial_moments(
     ----------
     words : sequence of K str
     laws : mapping
-        Letter to its law or its data form.
+        Matrix to its law or its data form.
     dtype : dtype
         ``object`` keeps the exact fractions.
+    letters : sequence of str, optional
+        Names that may be in a word; by default those that the laws tell apart.
 
     Returns
     -------
     (K,) array
     """
-    moments = free_moments(words, tuple(laws), laws)
+    known = build_laws(laws)
+    moments = free_moments(words, word_letters(known) if letters is None else letters, known)
     if np.dtype(dtype) == object:
         return np.array([moments[word] for word in words], dtype=object)
     try:
         return np.array([float(moments[word]) for word in words], dtype=dtype)
     except OverflowError:
-        names = ", ".join(f"{k} = {law_from_data(k, law).operator_norm():.3g}" for k, law in laws.items())
+        names = ", ".join(f"{k} = {law.operator_norm():.3g}" for k, law in known.items())
         raise ModelError("initial: norms", names, "laws whose moments stay below 1e308") from None
 
 
@@ -216,43 +159,71 @@ def load_matrices(
     kinds: Mapping[str, str],
     composites: Collection[str] = (),
     factors: bool = False,
-) -> dict[str, NDArray[np.float64]]:
-    """Matrices out of .npy files, in double precision.
+) -> dict[str, Any]:
+    """Matrices out of files, in double precision.
 
     Parameters
     ----------
     paths : mapping
-        Letter to its file.
+        Letter to its file: .npy with one array, or for untied letters .npz with the arrays U and V.
     kinds : mapping
-        Letter to "tied" (the file holds W, ``(d, r)``, and ``S = W W'``), "symmetric" or "general" (the
-        file holds S, ``(d, d)``).
+        Letter to "tied" (the file holds W, ``(d, r)``, and ``S = W W'``), "untied" (U and V, ``(d, r)``, and
+        ``S = U V'``), "symmetric", "direct" or "general" (S, ``(d, d)``), or "values" (V, ``(d, d_v)``).
     composites : collection of str
         Tied letters whose file holds S itself instead.
     factors : bool
-        Give W instead of S for tied letters.
+        Give W instead of S for tied letters, (U, V) for untied ones.
 
     Returns
     -------
     dict
-        Letter to S, ``(d, d)``, or W; all with the same d.
+        Letter to S, ``(d, d)``, V for values, or the factors; all with the same d.
     """
-    loaded: dict[str, NDArray[np.float64]] = {}
+    loaded: dict[str, Any] = {}
+    rows: dict[str, int] = {}
     for letter, path in paths.items():
         where = f"matrix {letter}"
         if letter not in kinds:
             raise ModelError(where, str(path), f"a file for one of {', '.join(kinds)}")
-        array, tolerance = _load(where, path)
         kind = "composite" if letter in composites and kinds[letter] == "tied" else kinds[letter]
-        matrix = _checked(where, array, kind, tolerance)
-        if loaded and len(matrix) != len(next(iter(loaded.values()))):
-            other, first = next(iter(loaded.items()))
-            raise ModelError(where, f"shape {array.shape}", f"{len(first)} rows, as {other} has")
-        if kind == "tied" and not factors:
-            matrix = matrix @ matrix.T
-        elif kind == "composite" and factors:
-            matrix = symmetric_factor(matrix, where, tolerance)
-        loaded[letter] = matrix
+        if kind == "untied":
+            u, v = _load_pair(where, path)
+            rows[letter], loaded[letter] = len(u), (u, v) if factors else u @ v.T
+        else:
+            array, tolerance = _load(where, path)
+            matrix = _checked(where, array, kind, tolerance)
+            rows[letter] = len(matrix)
+            if kind == "tied" and not factors:
+                matrix = matrix @ matrix.T
+            elif kind == "composite" and factors:
+                matrix = symmetric_factor(matrix, where, tolerance)
+            loaded[letter] = matrix
+        other, first = next(iter(rows.items()))
+        if rows[letter] != first:
+            raise ModelError(where, f"{rows[letter]} rows", f"{first} rows, as {other} has")
     return loaded
+
+
+def _load_pair(where: str, path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """U and V out of an archive."""
+    accepted = "an .npz archive of two arrays, U and V"
+    try:
+        if not zipfile.is_zipfile(path):  # also where there is no file
+            raise ModelError(f"{where}: kind untied", str(path), accepted)
+        with np.load(path, allow_pickle=False) as archive:
+            names = sorted(archive.files)
+            arrays = [archive[name] for name in names]
+    except ModelError:
+        raise
+    except Exception as error:  # a broken file can make NumPy raise almost anything
+        reason = (isinstance(error, OSError) and error.strerror) or "not arrays of numbers"
+        raise ModelError(where, str(path), f"{accepted} ({reason})") from None
+    if names != ["U", "V"]:
+        raise ModelError(where, f"arrays {', '.join(names) or 'none'}", accepted)
+    (u, _), (v, _) = (_real(f"{where}: {name}", a) for name, a in zip(names, arrays, strict=True))
+    if u.shape != v.shape:
+        raise ModelError(where, f"U of shape {u.shape}, V of shape {v.shape}", "U and V of the same shape")
+    return u, v
 
 
 def _load(where: str, path: str | Path) -> tuple[NDArray[np.float64], float]:
@@ -263,6 +234,10 @@ def _load(where: str, path: str | Path) -> tuple[NDArray[np.float64], float]:
     except Exception as error:  # a broken file can make NumPy raise almost anything
         reason = (isinstance(error, OSError) and error.strerror) or "not one array of numbers"
         raise ModelError(where, str(path), f"a readable .npy file ({reason})") from None
+    return _real(where, array)
+
+
+def _real(where: str, array: NDArray[Any]) -> tuple[NDArray[np.float64], float]:
     if array.dtype.kind not in "fiu":
         raise ModelError(where, f"entries of type {array.dtype}", "real numbers")
     if array.ndim != 2 or array.size == 0:
@@ -275,13 +250,13 @@ def _load(where: str, path: str | Path) -> tuple[NDArray[np.float64], float]:
 
 
 def _checked(where: str, matrix: NDArray[np.float64], kind: str, tolerance: float) -> NDArray[np.float64]:
-    if kind not in ("tied", "composite", "symmetric", "general"):
-        raise ModelError(f"{where}: kind", kind, "tied, symmetric or general")
-    if kind == "tied":
+    if kind not in ("tied", "composite", "symmetric", "direct", "general", "values"):
+        raise ModelError(f"{where}: kind", kind, "tied, symmetric, direct, untied or values")
+    if kind in ("tied", "values"):
         return matrix
     if matrix.shape[0] != matrix.shape[1]:
         raise ModelError(where, f"shape {matrix.shape}", "a square matrix")
-    if kind == "general":
+    if kind in ("direct", "general"):
         return matrix
     skew = float(np.abs(matrix - matrix.T).max())
     if skew > tolerance * float(np.abs(matrix).max()):
@@ -387,6 +362,23 @@ def check_moments(
                 _require_positive(given, basis, middle, block, slack)
             elif not middle:
                 return
+
+
+def check_traces(moments: Mapping[str, float], values: Sequence[str], tolerance: float = 1e-9) -> None:
+    """Refuse traces ``tr(V_k V_l')`` of matrices of values that are not positive semidefinite; as `check_moments`.
+
+    Parameters
+    ----------
+    moments : mapping
+        Words of two letters, ``V1.V2'``, to their moments.
+    values : sequence of str
+        The matrices V.
+    """
+    given = _Given(moments, [name + prime for name in values for prime in ("", "'")])
+    basis = [bytes([2 * i + 1]) for i in range(len(values))]
+    block = given.matrix(basis, b"")
+    if block is not None and len(block):
+        _require_positive(given, basis, b"", block, tolerance * float(np.abs(np.diag(block)).max()))
 
 
 def _require_positive(given: _Given, basis: Sequence[bytes], middle: bytes, block: Floats, slack: float) -> None:

@@ -279,6 +279,7 @@ def _dataset(
         )
         dataset.attrs |= {"fast_stage_settled": int(fast.settled), "folds": len(manifold.events)}
     dataset.attrs |= {f"parameter_{k}": float(v) for k, v in manifold.values.items()}
+    dataset.attrs |= {"order_parameters": " ".join(solver.ORDER_PARAMETERS), "students": " ".join(solver.STUDENTS)}
     dataset.attrs |= {"status": path.status, "reached": path.reached, "reason": path.reason}
     return dataset
 

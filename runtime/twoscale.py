@@ -1,9 +1,9 @@
 """The fast stage and the critical manifold of models whose loss sees means that are not centred.
 
 On the scale t_fast = alpha n the factors stand still and ``dm_k/dt_fast = -D_k dPhi/dm_k`` with
-``D_k = tr U U' + tr V V'`` (1 for a matrix that is trained itself), from m(0) to a stable zero of the gradient.  On the
-slow scale the means follow that zero, ``grad_m Phi = 0``, on the branch reached; where the branch ends (a fold), they relax
-anew from where they were, which is an event.
+``D_k = tr U U' + tr V V'`` (1 for a matrix that is trained itself), from m(0) to a stable zero of the gradient.
+On the slow scale the means follow that zero, ``grad_m Phi = 0``, on the branch reached; where the branch ends (a
+fold), they relax anew from where they were, which is an event.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ class Manifold:
         """Moves the mean to the nearby zero of the gradient; directions the loss does not see stay."""
         mean = self.mean.copy()
         gradient = self.gradient(q, mean)
+        if not np.all(np.isfinite(gradient)):
+            return True  # outside the domain there is no manifold: what follows is not a number either
         scale = max(1.0, float(np.abs(self.hessian(q, mean)).max()))
         for _ in range(NEWTON_STEPS):
             if np.abs(gradient).max() <= RESIDUAL * scale:

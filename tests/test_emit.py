@@ -24,7 +24,7 @@ from tracewords.derive.printing import parameter_text
 from tracewords.derive.system import System
 from tracewords.runtime.initial import empirical_moments
 from tracewords.runtime.solver import Solver, from_path
-from tracewords.solvers import generated_folder, solver, sources
+from tracewords.solvers import generated_folder, shipped_orders, solver, sources
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 needs_compiler = pytest.mark.skipif(not (os.environ.get("CC") or shutil.which("cc")), reason="no C compiler")
@@ -81,7 +81,7 @@ def test_golden_source(name: str, target: str, request: pytest.FixtureRequest) -
 
 def test_shipped_folder_is_what_the_code_writes_now() -> None:
     for name in preset_names():
-        for order in (5, 8):
+        for order in shipped_orders(load_model(name)):
             for file, text in sources(load_model(name), order).items():
                 assert (generated_folder() / file).read_text() == text, file
 

@@ -28,14 +28,22 @@ from tracewords.derive.model import (
     tied_scalar,
     tied_softmax,
 )
-from tracewords.derive.parametrisation import LAWS, Tied, exact, plain
+from tracewords.derive.parametrisation import LAWS, Direct, Tied, Untied, exact, plain
 from tracewords.errors import ModelError
 from tracewords.runtime.initial import law_from_data
 
 FILES = Path(__file__).parent / "models"
 VALID = sorted((FILES / "valid").glob("*.toml"))
 INVALID = sorted((FILES / "invalid").glob("*.toml"))
-PRESETS = ("tied-h1", "tied-h2", "tied-h3", "tied-softmax")
+PRESETS = (
+    *(f"direct-h{n}" for n in (1, 2, 3)),
+    "head-softmax",
+    *(f"tied-h{n}" for n in (1, 2, 3)),
+    "tied-softmax",
+    *(f"untied-h{n}" for n in (1, 2, 3)),
+    "untied-mean-h1",
+    "untied-mean-h2",
+)
 
 
 def refusal(call: object, *args: object, **options: object) -> ModelError:
@@ -319,8 +327,10 @@ EXAMPLES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", LAWS)
 def test_the_numerical_side_knows_every_law(name: str) -> None:
-    data = Tied(1, (name, {**EXAMPLES.get(name, {}), "scale": 2, "shift": 1})).initial_data()
-    assert law_from_data("S1", data, "tied").name == name
+    kind = {"ginibre": Direct, "ginibre-product": Untied}.get(name, Tied)
+    shift = {} if kind is not Tied else {"shift": 1}
+    data = kind(1, (name, {**EXAMPLES.get(name, {}), "scale": 2, **shift})).initial_data()
+    assert law_from_data("S1", data, kind.kind).name == name
     json.dumps(data)
 
 

@@ -105,7 +105,9 @@ def generate(
     model: Annotated[
         list[str] | None, typer.Argument(help="Presets or TOML files; all shipped models if none is given.")
     ] = None,
-    order: Annotated[list[int] | None, typer.Option("--order", "-M", help="Orders; 5 and 8 if none is given.")] = None,
+    order: Annotated[
+        list[int] | None, typer.Option("--order", "-M", help="Orders; those that are shipped if none is given.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder; the shipped `generated` if not given.")
     ] = None,
@@ -118,13 +120,13 @@ def generate(
     Example: tracewords generate tied-softmax --order 6 --out my_solvers
     """
     from tracewords.derive.model import preset_names
-    from tracewords.solvers import SHIPPED_ORDERS, generated_folder, model_from
     from tracewords.solvers import generate as write
+    from tracewords.solvers import generated_folder, model_from
 
     if (model or order) and out is None and not check:
         raise ModelError("out", "nothing", "a folder for solvers other than the shipped ones: --out FOLDER")
     chosen = [model_from(m) for m in model or preset_names()]
-    paths = write(out or generated_folder(), chosen, order or SHIPPED_ORDERS, check)
+    paths = write(out or generated_folder(), chosen, order, check)
     for path in paths if not check else []:
         typer.echo(str(path))
     say(f"{len(paths)} files {'are what the code writes now' if check else 'written'}")

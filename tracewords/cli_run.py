@@ -224,7 +224,11 @@ def _thin(count: int) -> list[int]:
 
 
 def _trajectory_table(dataset: xr.Dataset) -> None:
-    words = [str(w) for w in dataset.word.values][: max(5, 2)]
+    attrs = dataset.attrs
+    known = set(map(str, dataset.word.values))
+    asked = [*attrs["students"].split(), *attrs["order_parameters"].split()]
+    students = set(attrs["students"].split())
+    words = [w for w in asked if w in known and students & {n.rstrip("'") for n in w.split(".")}][:5]
     name = dataset.time.attrs["long_name"]
     rows = [
         [float(dataset.time[i]), *(float(dataset["moment"].sel(word=w)[i]) for w in words), float(dataset["loss"][i])]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracewords.derive.model import Model
     from tracewords.runtime.solver import Solver
 
-SHIPPED_ORDERS = (5, 8)
+SHIPPED_ORDERS = {"tied": (5, 8), "values": (5,), "untied": (3,), "direct": (2,), "symmetric": (2,)}
 
 
 def model_from(model: str | Path | Model) -> Model:
@@ -39,8 +39,18 @@ def sources(model: Model, order: int) -> dict[str, str]:
     return {f"{name}.py": emit_python(system), f"{name}.c": emit_c(system)}
 
 
-def generate(folder: Path, models: Iterable[Model], orders: Iterable[int], check: bool = False) -> list[Path]:
-    """Write (or compare) the solvers of models at orders; returns the files.
+def shipped_orders(model: Model) -> tuple[int, ...]:
+    """Orders that are shipped: few words where the equations close early or the words are many."""
+    kinds = {m.kind for m in model.students.values()}
+    return next(
+        orders for kind, orders in SHIPPED_ORDERS.items() if kinds <= {"tied"} or (kind != "tied" and kind in kinds)
+    )
+
+
+def generate(
+    folder: Path, models: Iterable[Model], orders: Iterable[int] | None = None, check: bool = False
+) -> list[Path]:
+    """Write (or compare) the solvers of models at orders (those that are shipped if None); returns the files.
 
     Raises
     ------
@@ -49,7 +59,7 @@ def generate(folder: Path, models: Iterable[Model], orders: Iterable[int], check
     """
     texts: dict[str, str] = {}
     for model in models:
-        for order in orders:
+        for order in orders or shipped_orders(model):
             for name, text in sources(model, order).items():
                 if name in texts:
                     raise ModelError("model names", name, "names whose solvers have different file names")
