@@ -206,7 +206,9 @@ class Statics:
         if self.model.students[name].kind != "untied":
             return [()], [(w * value[c], (x,)) for w, c, x in map(_rational, terms)]
         a, b = (index[n] for n in composites(name))
-        linear = [(w * value[c], word) for w, c, x in map(_rational, terms) for word in ((x, b), (a, x))]
+        linear: list[tuple[sp.Expr, Word]] = []
+        for w, c, x in map(_rational, terms):
+            linear += [(w * value[c], (x, b)), (w * value[c], (a, x))]
         return [(a,), (b,)], linear
 
     @cached_property

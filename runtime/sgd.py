@@ -1,4 +1,4 @@
-"""One-pass SGD of a tied model: fresh tokens every step, order parameters recorded along the way.
+"""One-pass SGD of a model: fresh tokens every step, order parameters recorded along the way.
 
 Every run has its own random numbers: run r of a seed is the same whatever runs are made beside it, so runs
 may be spread over processes by ``seeds=[r]``.  float32 and float64 runs start from the same matrices and
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +22,12 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from tracewords.errors import DivergedError, ModelError
-from tracewords.runtime import sgd_steps
-from tracewords.runtime.free import canonical, law_from_data, parse_word
+from tracewords.runtime import sgd_matrices, sgd_steps
 from tracewords.runtime.initial import empirical_moments
+from tracewords.runtime.sgd_records import Alphabet, Records
+from tracewords.runtime.sgd_starts import check_traces, draw_factors
 from tracewords.runtime.sgd_steps import Batches, Learner, tokens_read
-from tracewords.runtime.store import Records, summary, zscores
+from tracewords.runtime.store import summary, zscores
 
 __all__ = ["simulate", "summary", "zscores"]
 
@@ -40,7 +40,6 @@ TIME_FACTORS = {"4 alpha n / d": 4.0, "alpha n / d": 1.0}
 CHECK = 8  # steps between looks at the size of h; the batch loss is looked at every step
 GROWTH = 1e5  # h this many times larger than at the start: the run has diverged
 TICK = 0.2  # seconds between reports of progress
-MANY = 10**6
 
 
 @dataclass(frozen=True)
@@ -60,19 +59,13 @@ class Plan:
     seed: int
     initial: dict[str, Any] = field(repr=False)
 
-    def factor(self, letter: str, rng: np.random.Generator) -> Array:
-        """W (d, r) of a letter: given, from the caller's function, or drawn from a law."""
-        given = self.initial.get(letter, self.solver.LAWS[letter])
-        if callable(given):
-            given = np.asarray(given(rng, self.d, max(1, round(self.solver.RANK_RATIOS[letter] * self.d))))
-        if not isinstance(given, np.ndarray):
-            return law_from_data(letter, given, kind="tied").sample(self.d, rng)["W"]
-        if given.ndim != 2 or len(given) != self.d or given.size == 0 or given.dtype.kind not in "iuf":
-            shape = f"{given.dtype} array of shape {given.shape}"
-            raise ModelError(f"initial.{letter}", shape, f"real W of shape ({self.d}, r)")
-        if not np.isfinite(given).all():
-            raise ModelError(f"initial.{letter}", "entries NaN or infinite", "finite numbers")
-        return given.astype(np.float64)
+    def factors(self, seed: np.random.SeedSequence) -> dict[str, sgd_matrices.Factors]:
+        """What each letter starts from: given, from the caller's function, or drawn from a law."""
+        letters = self.solver.LETTERS
+        streams = zip(letters, map(np.random.default_rng, seed.spawn(len(letters))), strict=True)
+        factors = {k: draw_factors(self.solver, k, self.initial.get(k), self.d, rng, self.params) for k, rng in streams}
+        check_traces(self.solver, factors)
+        return factors
 
 
 def _integer(name: str, value: Any, least: int) -> int:
@@ -125,17 +118,11 @@ def _steps(times: ArrayLike, unit: float) -> list[int]:
     return [int(n) for n in np.rint(t / unit)]
 
 
-def _words(solver: Any, words: Sequence[str] | None, order: int) -> list[str]:
-    letters = list(solver.LETTERS)
+def _words(solver: Any, words: Sequence[str] | None, order: int | None) -> list[str]:
+    alphabet = Alphabet(solver)
     if words is not None:
-        for word in words:
-            parse_word(word, {letter: k for k, letter in enumerate(letters)})
-        return list(dict.fromkeys(words))
-    if len(letters) ** _integer("order", order, 1) > MANY:
-        raise ModelError("order", order, f"less than {MANY} products to sort through; name some by `words`")
-    lengths = (product(range(len(letters)), repeat=n) for n in range(1, order + 1))
-    classes = (sorted({canonical(bytes(word)) for word in length}) for length in lengths)
-    return [".".join(letters[k] for k in word) for length in classes for word in length]
+        return alphabet.checked(words)
+    return alphabet.default() if order is None else alphabet.up_to(_integer("order", order, 1))
 
 
 def _runs(seeds: int | Sequence[int]) -> list[int]:
@@ -152,10 +139,9 @@ def _plan(solver: Any, options: Options) -> Plan:
     d, batch = _integer("d", options["d"], 2), _integer("batch", options["batch"], 1)
     if solver.TIME_UNIT not in TIME_FACTORS:
         raise ModelError("TIME_UNIT", solver.TIME_UNIT, " or ".join(TIME_FACTORS))
-    kinds = sgd_steps.PARAMETRISATIONS
     for letter, kind in solver.KINDS.items():
-        if kind not in kinds:
-            raise ModelError(f"parametrisation of {letter}", kind, f"in SGD: {', '.join(kinds)}")
+        if kind not in sgd_matrices.KINDS:
+            raise ModelError(f"parametrisation of {letter}", kind, f"in SGD: {', '.join(sgd_matrices.KINDS)}")
     dtype = getattr(options["dtype"], "__name__", str(options["dtype"]))
     if dtype not in ("float32", "float64"):
         raise ModelError("dtype", dtype, "float32 or float64")
@@ -179,10 +165,7 @@ class Run:
         self.results, self.index, self.report, self.stop = results, index, report, stop
         self.plan = plan = results.plan
         start, data = np.random.SeedSequence(plan.seed, spawn_key=(plan.runs[index],)).spawn(2)
-        letters = plan.solver.LETTERS
-        generators = [np.random.default_rng(s) for s in start.spawn(len(letters))]
-        factors = {k: plan.factor(k, rng) for k, rng in zip(letters, generators, strict=True)}
-        self.learner = Learner(plan.solver, factors, plan.batch, plan.dtype, plan.params)
+        self.learner = Learner(plan.solver, plan.factors(start), plan.batch, plan.dtype, plan.params)
         read = tokens_read(plan.solver.PREACTIVATIONS)
         covariance = np.asarray(plan.solver.COVARIANCE, np.float64)[np.ix_(read, read)]
         self.batches = Batches(data, (len(read), plan.batch, plan.d), covariance, plan.dtype)
@@ -233,9 +216,10 @@ class Run:
     def _record(self, n: int) -> str:
         """Fill the records due at step n; a status if the run ends here."""
         results, plan, run = self.results, self.plan, self.index
-        row = empirical_moments(self.learner.matrices(), results.words)
+        matrices = self.learner.matrices()
+        row = empirical_moments(matrices, results.words)
         values = dict(zip(results.words, row.tolist(), strict=True))
-        size = max(values[f"{s}.{s}"] for s in plan.solver.STUDENTS)
+        size = max(float(np.vdot(matrices[s], matrices[s])) / plan.d for s in plan.solver.STUDENTS)
         if not (np.isfinite(row).all() and size <= self.largest**2):
             return self._diverged(n, "a moment is not finite or far too large")
         mean = self.sum / self.count
@@ -244,6 +228,7 @@ class Run:
         overlap = results.overlap_of(values)
         while self.k < len(plan.steps) and plan.steps[self.k] == n:
             results.moment[run, self.k] = row
+            results.mean[run, self.k] = [np.trace(matrices[s]) / math.sqrt(plan.d) for s in results.scores]
             results.loss[run, self.k], results.loss_sem[run, self.k] = mean, sem
             results.overlap[run, self.k] = overlap
             self.k += 1
@@ -273,7 +258,7 @@ def simulate(
     kappa: float | None = None,
     alpha: float | None = None,
     dtype: str = "float64",
-    order: int = 2,
+    order: int | None = None,
     words: Sequence[str] | None = None,
     params: Mapping[str, float] | None = None,
     initial: Mapping[str, Any] | None = None,
@@ -282,8 +267,8 @@ def simulate(
 ) -> xr.Dataset:
     """Run one-pass SGD and record trace moments.
 
-    ``W <- W - alpha (gradient of the mean batch loss + (gamma / d) W)``, with B fresh sequences of law
-    N(0, C (x) I_d) every step.
+    ``P <- P - alpha (gradient of the mean batch loss + (gamma / d) P)`` for every trained factor P, with B fresh
+    sequences of law N(0, C (x) I_d) every step.
 
     Parameters
     ----------
@@ -300,10 +285,13 @@ def simulate(
         One of the two: noise level ``kappa = alpha d / B``, or step size; ``params["kappa"]`` if neither.
     dtype : {"float64", "float32"}
     order, words : int, sequence of str
-        Moments to record: all up to this order, or these.
+        Moments to record: all up to this order (of matrices of values the pairs), or these; if neither is given, the
+        traces of the letters and the order parameters.
     params : mapping of str to float
-    initial : mapping of letter to array, function or law
-        W (d, r) with ``S = W W'``, ``f(rng, d, r) -> W``, or a law; the solver's law otherwise.
+        ``m_<letter>`` is added to ``d^{-1/2} Tr S`` of a matrix drawn from a law; given ones stay as they are.
+    initial : mapping of letter to array, pair of arrays, function or law
+        Tied: W (d, r) with ``S = W W'``; direct or symmetric: S (d, d); untied: the pair U, V (d, r) with
+        ``S = U V'``; values: V (d, d_v).  Or ``f(rng, d, r)`` that returns them, or a law; the solver's law otherwise.
     progress : callable ``(done, total, info)``
         A few times a second and at records; counts are steps of all runs; info has run, step, time, loss.
     stop : callable ``(info) -> bool``
@@ -312,9 +300,10 @@ def simulate(
     Returns
     -------
     xarray.Dataset
-        ``moment (run, time, word)``, ``loss``, ``loss_sem``, ``overlap (run, time)``, ``status``,
-        ``diverged_step (run)``; NaN wherever a run did not get to.  The loss at a record is the mean over
-        the steps since the record before, at step 0 that of the first batch.  Ctrl-C returns what there is.
+        ``moment (run, time, word)``, ``score_mean (run, time, letter)``, which is ``d^{-1/2} Tr S`` of the students,
+        ``loss``, ``loss_sem``, ``overlap (run, time)``, ``status``, ``diverged_step (run)``; NaN wherever a run did
+        not get to.  The loss at a record is the mean over the steps since the record before, at step 0 that of the
+        first batch.  Ctrl-C returns what there is.
 
     Raises
     ------

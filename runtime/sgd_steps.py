@@ -1,21 +1,14 @@
-"""One step of SGD on fresh Gaussian tokens, parametrisation by parametrisation.
-
-Tokens are held as x (T, B, d), the T tokens that the loss reads outermost, so that neighbouring tokens are
-one contiguous matrix and all heavy work is a few large products.  Another parametrisation is another small
-class like `Tied`, entered in `PARAMETRISATIONS`.
-"""
+"""One step of SGD on fresh Gaussian tokens: all matrices together, and the tokens themselves."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -23,210 +16,77 @@ from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from tracewords.errors import ModelError
+from tracewords.runtime.sgd_matrices import (
+    PARAMETRISATIONS,
+    SYMMETRIC,
+    Array,
+    Factors,
+    Fixed,
+    Shape,
+    Trained,
+    Values,
+    pairs_of,
+    score,
+    tokens_read,
+    turned,
+    word_letters,
+)
 
-Array = NDArray[Any]
-Shape = tuple[int, int, int]
 Params = Mapping[str, float]
-Entries = Sequence[tuple[str, int, int]]
 
 STREAMS = 4  # generators that share a batch: a constant, so that the numbers do not depend on the machine
 DRAW = 1 << 18  # numbers drawn in one go when a batch is smaller than this
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Tokens i <= j, the rows of h that hold h_ij or h_ji, and the centring C_ij."""
-
-    i: int
-    j: int
-    rows: tuple[int, ...]
-    centre: float
-
-
-def tokens_read(preactivations: Entries) -> list[int]:
-    """The tokens (from 0) that a loss reads, in order; no others need to be drawn."""
-    return sorted({token - 1 for _, i, j in preactivations for token in (i, j)})
-
-
-def symmetric_pairs(preactivations: Entries, letter: str, covariance: Array) -> list[Pair]:
-    """The entries of one symmetric matrix, h_ij and h_ji taken together.
-
-    Tokens are numbered by their place among `tokens_read`; rows by the order of `preactivations`.
-    """
-    place = {token: n for n, token in enumerate(tokens_read(preactivations))}
-    rows: dict[tuple[int, int], list[int]] = {}
-    for row, (name, i, j) in enumerate(preactivations):
-        if name == letter:
-            rows.setdefault((min(i, j) - 1, max(i, j) - 1), []).append(row)
-    return [Pair(place[i], place[j], tuple(r), float(covariance[i, j])) for (i, j), r in sorted(rows.items())]
-
-
-def blocks(tokens: Sequence[int]) -> list[slice]:
-    """`tokens` (increasing) as runs of neighbours: each is one product."""
-    cuts = [n for n in range(1, len(tokens)) if tokens[n] != tokens[n - 1] + 1]
-    edges = [0, *cuts, len(tokens)]
-    return [slice(tokens[a], tokens[b - 1] + 1) for a, b in itertools.pairwise(edges) if b > a]
-
-
-def flat(x: Array) -> Array:
-    """(T, B, n) as (T B, n), without a copy."""
-    return x.reshape(-1, x.shape[-1])
-
-
-def fill_rows(h: Array, pair: Pair, left: Array, right: Array, trace: float) -> None:
-    """h_ij = d^{-1/2} (left . right - C_ij Tr S) in every row of h (H, B) that holds it."""
-    row = h[pair.rows[0]]
-    np.einsum("br,br->b", left, right, out=row)
-    row -= pair.centre * trace
-    for other in pair.rows[1:]:
-        h[other] = row
-
-
-class Trained(Protocol):
-    """What a parametrisation offers; x (T, B, d), h and g (H, B), g = d^{-1/2} dl/dh / B."""
-
-    def forward(self, x: Array, h: Array) -> None:
-        """Write this matrix's rows of h, without the factor d^{-1/2}."""
-
-    def backward(self, x: Array, g: Array) -> None:
-        """Work out the gradient, on the x of the last `forward`."""
-
-    def update(self, alpha: float, decay: float) -> None:
-        """P -= alpha (gradient + decay P), after `backward`."""
-
-    def matrix(self) -> NDArray[np.float64]:
-        """S (d, d)."""
-
-
-class Tied:
-    """``S = W W'`` with W (d, r); centred, so the gradient passes through Tr S too.
-
-    ``dh_ij/dW = d^{-1/2} (x_i x_j' W + x_j x_i' W - 2 C_ij W)``.
-    """
-
-    def __init__(self, W: Array, pairs: Sequence[Pair], shape: Shape, dtype: DTypeLike) -> None:
-        tokens, batch, d = shape
-        r = W.shape[1]
-        self.W = np.ascontiguousarray(W, dtype)
-        self.pairs = tuple(pairs)
-        self.blocks = blocks(sorted({n for p in pairs for n in (p.i, p.j)}))
-        self.Y, self.Z = np.empty((2, tokens, batch, r), dtype)  # W' x and its weighted sums
-        self.scratch = np.empty((batch, r), dtype)
-        self.raw, self.part = np.empty((2, d, r), dtype)
-        self.centre = 0.0
-
-    def forward(self, x: Array, h: Array) -> None:
-        for block in self.blocks:
-            np.matmul(flat(x[block]), self.W, out=flat(self.Y[block]))
-        trace = float(np.vdot(self.W, self.W))
-        for pair in self.pairs:
-            fill_rows(h, pair, self.Y[pair.i], self.Y[pair.j], trace)
-
-    def backward(self, x: Array, g: Array) -> None:
-        self.centre = 0.0
-        started: set[int] = set()
-        for pair in self.pairs:
-            weight = g[list(pair.rows)].sum(axis=0)
-            self.centre += 2.0 * pair.centre * float(weight.sum(dtype=np.float64))
-            if pair.i == pair.j:
-                self._add(pair.i, pair.j, 2.0 * weight, started)
-            else:
-                self._add(pair.i, pair.j, weight, started)
-                self._add(pair.j, pair.i, weight, started)
-        for n, block in enumerate(self.blocks):
-            out = self.part if n else self.raw
-            np.matmul(flat(x[block]).T, flat(self.Z[block]), out=out)
-            if n:
-                self.raw += self.part
-        if not self.blocks:
-            self.raw[...] = 0.0
-
-    def _add(self, i: int, j: int, weight: Array, started: set[int]) -> None:
-        """Z_i += weight * Y_j."""
-        if i in started:
-            np.multiply(self.Y[j], weight[:, None], out=self.scratch)
-            self.Z[i] += self.scratch
-        else:
-            np.multiply(self.Y[j], weight[:, None], out=self.Z[i])
-            started.add(i)
-
-    def update(self, alpha: float, decay: float) -> None:
-        # gradient + decay W = raw + (decay - centre) W: three passes, no copy; `raw` is used up
-        self.W *= 1.0 - alpha * (decay - self.centre)
-        self.raw *= alpha
-        self.W -= self.raw
-
-    def matrix(self) -> NDArray[np.float64]:
-        W = self.W.astype(np.float64)
-        return W @ W.T
-
-
-class Fixed:
-    """A symmetric centred teacher, given by S (d, d), or by its eigenvalues (d,) in its own basis."""
-
-    def __init__(self, S: Array, pairs: Sequence[Pair], shape: Shape, dtype: DTypeLike) -> None:
-        tokens, batch, d = shape
-        self.full = np.diag(S) if S.ndim == 1 else np.asarray(S, np.float64)
-        self.trace = float(S.sum() if S.ndim == 1 else np.trace(S))
-        self.S = np.ascontiguousarray(S, dtype)
-        self.pairs = tuple(pairs)
-        self.left = sorted({p.i for p in pairs})  # S acts on the first token of a pair only
-        self.V = np.empty((tokens, batch, d), dtype)
-
-    def forward(self, x: Array, h: Array) -> None:
-        if self.S.ndim == 1:
-            for i in self.left:
-                np.multiply(x[i], self.S, out=self.V[i])
-        else:
-            for block in blocks(self.left):
-                np.matmul(flat(x[block]), self.S, out=flat(self.V[block]))
-        for pair in self.pairs:
-            fill_rows(h, pair, self.V[pair.i], x[pair.j], self.trace)
-
-    def matrix(self) -> NDArray[np.float64]:
-        return self.full
-
-
-PARAMETRISATIONS = {"tied": Tied}
-
-
 class Learner:
     """All matrices of one run, the loss, and the step.
 
-    The law of the tokens does not change under rotations of R^d, nor do trace moments; so everything is
-    turned into the eigenbasis of the first teacher, the columns of `basis` (d, d), whose product then costs a
-    row scaling.
+    The law of the tokens does not change under rotations of R^d, nor do trace moments; so everything is turned into
+    the eigenbasis of the first symmetric teacher, whose product then costs a row scaling.
 
     Parameters
     ----------
     solver : solver module
-    factors : mapping of letter to array (d, r)
-        W of each matrix, ``S = W W'``, in the frame of the caller.
+    factors : mapping of letter to array, or pair of arrays
+        W (d, r) of a tied matrix, ``S = W W'``; S (d, d) of a direct or symmetric one; the pair U, V (d, r) of an
+        untied one, ``S = U V'``; V (d, d_v) of values; in the frame of the caller.
     batch : int
     dtype : float32 or float64
     params : mapping of parameter to float
+
+    Attributes
+    ----------
+    basis : array (d, d) or None
+        Its columns are the axes of the frame of the tokens; None where that is the frame of the caller.
     """
 
     def __init__(
-        self, solver: Any, factors: Mapping[str, Array], batch: int, dtype: DTypeLike, params: Params
+        self, solver: Any, factors: Mapping[str, Factors], batch: int, dtype: DTypeLike, params: Params
     ) -> None:  # fmt: skip
-        self.solver, self.params = solver, dict(params)
+        self.solver, self.params, self.kinds = solver, dict(params), solver.KINDS
         covariance, entries = np.asarray(solver.COVARIANCE, np.float64), solver.PREACTIVATIONS
-        d = next(iter(factors.values())).shape[0]
+        first = factors[solver.LETTERS[0]]
+        d = len(first[0] if self.kinds[solver.LETTERS[0]] == "untied" else first)
         shape = (len(tokens_read(entries)), batch, d)
-        pairs = {letter: symmetric_pairs(entries, letter, covariance) for letter in solver.LETTERS}
-        teachers = [letter for letter in solver.LETTERS if letter not in solver.STUDENTS]
-        self.basis, known = None, {}
-        if teachers:
-            known[teachers[0]], self.basis = np.linalg.eigh(factors[teachers[0]] @ factors[teachers[0]].T)
-            factors = {letter: self.basis.T @ W for letter, W in factors.items()}
-        known = {letter: factors[letter] @ factors[letter].T for letter in teachers[1:]} | known
-        self.teachers = {letter: Fixed(S, pairs[letter], shape, dtype) for letter, S in known.items()}
+        scores = [k for k in solver.LETTERS if self.kinds[k] != "values"]
+        pairs = {k: pairs_of(entries, k, self.kinds[k], covariance) for k in scores}
+        teachers = [k for k in scores if k not in solver.STUDENTS]
+        self.basis, self.eigenvalues = None, {}
+        if turner := next((k for k in teachers if self.kinds[k] in SYMMETRIC), None):
+            self.eigenvalues[turner], self.basis = np.linalg.eigh(score(factors[turner], self.kinds[turner]))
+            factors = {k: turned(f, self.kinds[k], self.basis) for k, f in factors.items()}
+        self.given = {k: factors[k] for k in teachers if k not in self.eigenvalues}
+        known = {k: score(f, self.kinds[k]) for k, f in self.given.items()} | self.eigenvalues
+        self.teachers = {k: Fixed(S, pairs[k], shape, dtype) for k, S in known.items()}
         self.students: dict[str, Trained] = {
-            letter: PARAMETRISATIONS[solver.KINDS[letter]](factors[letter], pairs[letter], shape, dtype)
-            for letter in solver.STUDENTS
+            k: PARAMETRISATIONS[self.kinds[k]](factors[k], pairs[k], shape, dtype)
+            for k in solver.STUDENTS
+            if k in scores
         }
+        values = {k: factors[k] for k in solver.LETTERS if k not in scores}
+        self.values = Values(values, solver.STUDENTS, getattr(solver, "TRACES", ()))
         self.h = np.zeros((len(entries), batch), dtype)
+        self.inputs: tuple[Any, ...] = ()
         self.root_d = float(np.sqrt(d))
 
     def loss(self, x: Array) -> Array:
@@ -236,20 +96,42 @@ class Learner:
         for teacher in self.teachers.values():
             teacher.forward(x, self.h)
         self.h *= 1.0 / self.root_d
-        return np.broadcast_to(self.solver.loss(self.h, self.params), self.h.shape[1:])
+        traces = (self.values.traces().astype(self.h.dtype),) if self.values.pairs else ()
+        self.inputs = (self.h, self.params, *traces)
+        return np.broadcast_to(self.solver.loss(*self.inputs), self.h.shape[1:])
 
     def step(self, x: Array, alpha: float, decay: float) -> None:
-        """The update on a batch whose `loss` was just evaluated."""
-        g = np.asarray(self.solver.loss_gradient(self.h, self.params), self.h.dtype)
+        """The update on a batch whose `loss` was just evaluated: every gradient before any move."""
+        if self.values.students and self.values.pairs:
+            slopes = np.asarray(self.solver.trace_gradient(*self.inputs), np.float64)
+            slopes = slopes.reshape(len(self.values.pairs), -1).mean(axis=1)
+        else:
+            slopes = np.zeros(len(self.values.pairs))
+        g = np.asarray(self.solver.loss_gradient(*self.inputs), self.h.dtype)
         g = g * (1.0 / (self.root_d * self.h.shape[1]))
         for student in self.students.values():
             student.backward(x, g)
             student.update(alpha, decay)
+        self.values.step(slopes, alpha, decay)
 
     def matrices(self) -> dict[str, NDArray[np.float64]]:
-        """S (d, d) of every letter, in the rotated frame."""
-        students = {letter: student.matrix() for letter, student in self.students.items()}
-        return students | {letter: teacher.matrix() for letter, teacher in self.teachers.items()}
+        """The matrices that words are made of, in the rotated frame: S of each letter, ``U U'`` and ``V V'``, V."""
+        kinds, out = self.kinds, {}
+        for k in self.solver.LETTERS:
+            if k in self.eigenvalues:
+                out[k] = np.diag(self.eigenvalues[k])
+            else:
+                values = self.values.matrices
+                f = values[k] if k in values else self.given[k] if k in self.given else self.students[k].factors()
+                out |= word_letters(k, f, kinds[k])
+        return out
+
+    def trained(self) -> dict[str, Factors]:
+        """The factors of every student, in the frame of the caller."""
+        own = {k: student.factors() for k, student in self.students.items()}
+        own |= {k: self.values.matrices[k] for k in self.values.students}
+        back = self.basis
+        return own if back is None else {k: turned(f, self.kinds[k], back.T) for k, f in own.items()}
 
 
 def token_root(covariance: Array) -> Array | None:
@@ -328,11 +210,18 @@ def require_memory(solver: Any, d: int, batch: int, dtype: str) -> None:
     shape = (len(tokens_read(solver.PREACTIVATIONS)), batch, d)
     rows = shape[0] * batch
     numbers = (2 * steps_per_draw(shape) + 1) * rows * d
+    item = np.dtype(dtype).itemsize
     for letter, ratio in solver.RANK_RATIOS.items():
-        r = max(1, round(ratio * d))
-        trained = letter in solver.STUDENTS
-        numbers += (2 * rows + batch + 3 * d) * r if trained else (rows + d) * d
-    need = numbers * np.dtype(dtype).itemsize + 8 * (2 * len(solver.LETTERS) + 4) * d * d
+        kind, trained = solver.KINDS[letter], letter in solver.STUDENTS
+        r = d if kind in ("direct", "symmetric") else max(1, round(ratio * d))
+        if kind == "values":
+            numbers += 2 * d * r * 8 // item
+        elif trained:
+            numbers += (2 if kind == "untied" else 1) * (2 * rows + batch + 3 * d) * r
+        else:
+            numbers += (rows + d) * d
+    letters = getattr(solver, "WORD_LETTERS", solver.LETTERS)
+    need = numbers * item + 8 * (2 * len(letters) + 4) * d * d
     room = available_bytes()
     if room is not None and need > room:
         sizes = f"{d}, {batch}, which take {need / 2**30:.3g} GiB"

@@ -6,7 +6,6 @@ Files are NetCDF 3, which xarray reads with no more than scipy; they appear comp
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -52,63 +51,6 @@ def provenance(solver: Any, **extra: Any) -> dict[str, Any]:
 # -- runs -------------------------------------------------------------------------------------------------
 
 
-class Records:
-    """What runs of SGD recorded: NaN wherever a run did not get to.
-
-    Parameters
-    ----------
-    plan : Plan
-        What was asked for, see `sgd`.
-    """
-
-    def __init__(self, plan: Any) -> None:
-        self.plan, solver = plan, plan.solver
-        runs, times = len(plan.runs), len(plan.steps)
-        self.words = list(dict.fromkeys([*plan.words, *solver.LETTERS, *solver.ORDER_PARAMETERS]))
-        self.moment = np.full((runs, times, len(self.words)), np.nan)
-        self.loss, self.loss_sem, self.overlap = np.full((3, runs, times), np.nan)
-        self.status = ["interrupted"] * runs
-        self.diverged_step, self.reason = [-1] * runs, ""
-        teachers = [k for k in solver.LETTERS if k not in solver.STUDENTS]
-        self.pair = (solver.STUDENTS[0], teachers[0]) if teachers else None
-
-    def overlap_of(self, values: Mapping[str, float]) -> float:
-        """p_12 / sqrt(p_11 p_22), p_kl = q_kl - t_k t_l, of the first student and the first teacher."""
-        if self.pair is None:
-            return math.nan
-        a, b = self.pair
-        p = [values[f"{k}.{l}"] - values[k] * values[l] for k, l in ((a, a), (a, b), (b, b))]
-        return p[1] / math.sqrt(p[0] * p[2]) if p[0] * p[2] > 0 else math.nan
-
-    def dataset(self, wall: float) -> xr.Dataset:
-        """All runs, with dimensions run, time, word."""
-        plan, solver = self.plan, self.plan.solver
-        columns = [self.words.index(w) for w in plan.words]
-        steps, n = np.array(plan.steps, np.int64), len(plan.runs)
-        overlap = "p_12 / sqrt(p_11 p_22), p_kl = tr(k l) - tr(k) tr(l), (1, 2) = " + str(self.pair)
-        note = "long_name"
-        variables = {
-            "moment": (("run", "time", "word"), self.moment[..., columns], {note: "trace moments"}),
-            "loss": (("run", "time"), self.loss, {note: "batch loss, mean since the record before"}),
-            "loss_sem": (("run", "time"), self.loss_sem, {note: "standard error of loss, over samples"}),
-            "overlap": (("run", "time"), self.overlap, {note: overlap}),
-            "status": ("run", np.array(self.status), {"values": "ok, stopped, diverged, interrupted"}),
-            "diverged_step": ("run", np.array(self.diverged_step, np.int64), {note: "-1 if none"}),
-        }
-        coords = {
-            "run": ("run", np.array(plan.runs, np.int64)),
-            "time": ("time", steps * plan.unit, {"units": solver.TIME_UNIT, "long_name": solver.TIME}),
-            "word": ("word", np.array(plan.words)),
-            "step": ("time", steps, {note: "steps of SGD, n"}),
-            "seed": ("run", np.full(n, plan.seed), {note: "of SeedSequence(seed, spawn_key=(run,))"}),
-        }
-        facts = {"kappa": plan.alpha * plan.d / plan.batch, "gamma": plan.params.get("gamma", 0.0)}
-        facts |= {name: getattr(plan, name) for name in ("alpha", "batch", "d", "dtype", "seed")}
-        facts |= {f"parameter_{name}": value for name, value in plan.params.items() if name != "kappa"}
-        facts["status"] = next((s for s in ("interrupted", "diverged") if s in self.status), "ok")
-        return xr.Dataset(variables, coords, provenance(solver, **facts, wall_seconds=wall))
-
-
 def summary(ds: xr.Dataset) -> xr.Dataset:
     """Mean and standard error over the runs that got there.
 
@@ -144,7 +86,7 @@ def zscores(ds: xr.Dataset, theory: xr.Dataset | xr.DataArray) -> xr.DataArray:
     theory : DataArray (time, word), or a Dataset with it as `moment`
         At the times that were recorded, ``ds.time``.
     """
-    data = ds if "mean" in ds else summary(ds)
+    data = ds if "sem" in ds else summary(ds)
     values = theory["moment"] if isinstance(theory, xr.Dataset) else theory
     missing = [str(w) for w in data.word.values if w not in values.word.values]
     if missing:

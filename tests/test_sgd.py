@@ -374,8 +374,8 @@ def test_memory_message_says_how_much() -> None:
 
 def test_parametrisation_must_be_known() -> None:
     solver = toy_solver.softmax()
-    solver.KINDS["S1"] = "untied"
-    with pytest.raises(ModelError, match="untied"):
+    solver.KINDS["S1"] = "sparse"
+    with pytest.raises(ModelError, match="sparse"):
         simulate(solver, **SHORT)
 
 

@@ -34,7 +34,11 @@ LawOption = Annotated[
 ]
 MatrixOption = Annotated[
     list[str] | None,
-    typer.Option("--matrix", metavar="S1=FILE.npy", help="W (d, r) of a matrix, S = W W'; one for every matrix."),
+    typer.Option(
+        "--matrix",
+        metavar="S1=FILE.npy",
+        help="W (d, r) of a tied matrix, S of a direct one, V of values; NAME=FILE.npz with U and V of an untied one.",
+    ),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Write the result here as NetCDF.")]
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="Write a figure here (.png, .svg or .pdf).")]
