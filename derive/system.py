@@ -66,8 +66,14 @@ class System:
 
     def coupling_text(self, name: str) -> str:
         """A coupling as text, its averages as ``E[d1 d2 (f)]`` with f a function of Gaussian u1, u2, .."""
+        return self._text(self.statics.couplings[name])
+
+    def potential_text(self) -> str:
+        """The population loss Phi as text, in the same form."""
+        return self._text(self.statics.potential)
+
+    def _text(self, expression: sp.Expr) -> str:
         averages = self.statics.averages
-        expression = self.statics.couplings[name]
         known = sorted(expression.free_symbols & set(averages.meaning), key=str)
         text, where = str(expression), []
         for symbol in reversed(known):

@@ -11,6 +11,10 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Model": "tracewords.derive.model",
     "Tied": "tracewords.derive.parametrisation",
+    "Direct": "tracewords.derive.parametrisation",
+    "Symmetric": "tracewords.derive.parametrisation",
+    "Untied": "tracewords.derive.parametrisation",
+    "Values": "tracewords.derive.parametrisation",
     "Softmax": "tracewords.derive.losses",
     "Scalar": "tracewords.derive.losses",
     "Formula": "tracewords.derive.losses",
@@ -30,6 +34,7 @@ _PUBLIC = {
     "Options": "tracewords.runtime.integrate",
     "simulate": "tracewords.runtime.sgd",
     "validate": "tracewords.runtime.validate",
+    "gaussianity": "tracewords.runtime.gaussianity",
     "save": "tracewords.runtime.store",
     "open_result": "tracewords.runtime.store",
 }

@@ -68,6 +68,7 @@ def derive(
     order: OrderOption = 4,
     as_json: JsonOption = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print couplings and equations as LaTeX.")] = False,
+    potential: Annotated[bool, typer.Option("--potential", help="Print the population loss and its gradient.")] = False,
     loops: Annotated[
         bool, typer.Option("--loops", help="With --latex: the terms of finite learning rate too.")
     ] = False,
@@ -82,6 +83,12 @@ def derive(
     system = System(model_from(model), order)
     if latex:
         typer.echo(system.latex(loops), nl=False)
+    elif potential and not as_json:
+        for symbol, word in zip(system.statics.symbols, system.statics.arguments, strict=True):
+            typer.echo(f"{symbol} = tr({system.flow.alphabet.text(word)})")
+        typer.echo(f"Phi = {system.potential_text()}")
+        for name in system.statics.gradient:
+            typer.echo(f"{name} = {system.coupling_text(name)}")
     elif as_json:
         print_json(
             {
@@ -92,6 +99,7 @@ def derive(
                 "terms": system.terms,
                 "order_parameters": list(system.order_parameters),
                 "couplings": {name: system.coupling_text(name) for name in system.couplings},
+                **({"potential": system.potential_text()} if potential else {}),
             }
         )
     else:
