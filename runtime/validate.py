@@ -280,7 +280,9 @@ def compare_with_runs(
         The theory of `start`, ``moment`` (time, word), ``loss``.
     """
     values = {**(params or {}), "kappa": float(runs.attrs["kappa"])}
-    words = [w for w in (*solver.ORDER_PARAMETERS, *solver.STUDENTS) if any(x in solver.STUDENTS for x in w.split("."))]
+    moving = set(solver.FLOW) | {solver.ADJOINT[n] for n in solver.FLOW}
+    singles = [w for w in solver.WORDS if "." not in w]
+    words = [w for w in (*solver.ORDER_PARAMETERS, *singles) if moving & set(w.split("."))]
 
     def theory(begin: Start) -> xr.Dataset:
         return solve(solver, runs.time.values, start=begin, params=values, options=Options(rtol=1e-7, atol=1e-9))
