@@ -188,13 +188,13 @@ def _loss(system: System, printer: _FloatPrinter) -> dict[str, Any]:
 
 def _gram(system: System) -> list[list[int]]:
     """Positions of tr(x* y) for all pairs of score letters and their transposes: must be positive semidefinite."""
-    alphabet = system.flow.alphabet
+    alphabet = system.statics.alphabet
     letters = []
     for name in system.model.scores:
         k = alphabet.index[name]
         letters += [k] if alphabet.adjoint[k] == k else [k, alphabet.adjoint[k]]
     position = {w: i for i, w in enumerate(system.words)}
-    return [[position[alphabet.text(alphabet.canonical((alphabet.adjoint[x], y)))] for y in letters] for x in letters]
+    return [[position[system.read((alphabet.adjoint[x], y))] for y in letters] for x in letters]
 
 
 def _context(system: System, printer: _FloatPrinter) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _context(system: System, printer: _FloatPrinter) -> dict[str, Any]:
     noisy = {b["dimension"] for name, p in programs.items() if name.startswith("noise") for b in p["blocks"]}
     quiet = {b["dimension"] for name, p in programs.items() if not name.startswith("noise") for b in p["blocks"]}
     alphabet, gram = flow.alphabet, _gram(system)
-    arguments = [alphabet.text(w) for w in statics.arguments]
+    arguments = system.arguments
     return {
         "title": solver_name(model.name, system.order),
         "name": model.name,

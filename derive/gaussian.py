@@ -130,13 +130,14 @@ class Averages:
         return result
 
     def program(self, outputs: Iterable[tuple[str, sp.Expr]]) -> Program:
-        """The outputs with the blocks they need, renumbered so that nothing unused is evaluated."""
+        """The outputs with the blocks they need, numbered by what they are: not by what was asked for first."""
         outputs = tuple(outputs)
         used = set().union(*(e.free_symbols for _, e in outputs)) if outputs else set()
         blocks: list[Block] = []
         rename: dict[sp.Symbol, sp.Symbol] = {}
-        for law, entries in self.table.items():
-            kept = [(s, e) for e, s in entries.items() if s in used]
+        for law in sorted(self.table, key=lambda law: (len(law), str(law))):
+            entries = sorted(self.table[law].items(), key=lambda entry: (sp.count_ops(entry[0]), str(entry[0])))
+            kept = [(s, e) for e, s in entries if s in used]
             if kept:
                 new = [(sp.Symbol(f"E{len(blocks)}_{i}", real=True), e) for i, (_, e) in enumerate(kept)]
                 rename |= {old: fresh for (old, _), (fresh, _) in zip(kept, new, strict=True)}

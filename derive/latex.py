@@ -62,7 +62,9 @@ def word_latex(system: System, text: str) -> str:
     for name, matrix in model.students.items():
         if matrix.kind == "untied":
             number |= {f"{name}uu": f"A_{{{number[name]}}}", f"{name}vv": f"B_{{{number[name]}}}"}
-    letters = [number[n.rstrip("'")] + (r"^{\top}" if n.endswith("'") else "") for n in text.split(".")]
+    letters = [
+        number.get(n.rstrip("'"), n.rstrip("'")) + (r"^{\top}" if n.endswith("'") else "") for n in text.split(".")
+    ]
     return rf"\mu_{{{(',' if len(model.letters) > 9 else '').join(letters)}}}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
@@ -15,6 +16,8 @@ from tracewords.derive.gaussian import Law
 from tracewords.derive.hierarchy import Hierarchy, derive
 from tracewords.derive.model import Model
 from tracewords.derive.statics import Statics
+from tracewords.derive.words import Word
+from tracewords.errors import ModelError
 
 
 @lru_cache(maxsize=16)
@@ -26,23 +29,64 @@ def _statics(model: Model) -> Statics:
 class System:
     """Moment equations ``d mu_a / dt = sum weight * coupling * product of moments`` of a model.
 
-    Attributes
+    Parameters
     ----------
     model : Model
     order : int
         Words up to this order evolve; those of the next order are the boundary.
-    flow : MatrixFlow
+    flow : MatrixFlow, optional
+        A flow of one's own; its drift may name the model's couplings, its parameters ``gamma`` and those of the loss.
+    reading : mapping of matrix to word, optional
+        What each of the model's matrices is in the letters of such a flow, e.g. ``{"S1": "W.W'"}``.
+
+    Attributes
+    ----------
     hierarchy : Hierarchy
         The sparse tables of exact weights.
     statics : Statics
         Couplings, noise contractions and potential as expressions.
     """
 
-    def __init__(self, model: Model, order: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        order: int,
+        flow: MatrixFlow | None = None,
+        reading: Mapping[str, str] | None = None,
+    ) -> None:
         self.model, self.order = model, order
         self.statics = _statics(model)
-        self.flow: MatrixFlow = model_flow(model, self.statics.alphabet, self.statics.multipliers)
+        self.reading = dict(reading or {})
+        self.flow: MatrixFlow = flow or model_flow(model, self.statics.alphabet, self.statics.multipliers)
         self.hierarchy: Hierarchy = derive(self.flow, order)
+        self._check_couplings()
+
+    def _check_couplings(self) -> None:
+        known = {*self.statics.couplings, *self.model.parameters}
+        for name in self.hierarchy.drift.names:
+            if name not in known:
+                raise ModelError("flow: coupling", name, f"one of {', '.join(sorted(known))}")
+        missing = [w for w in self.arguments if w not in self.words]
+        if missing:
+            raise ModelError("order", self.order, f"an order that holds {missing[0]}, on which the couplings depend")
+
+    def read(self, word: Word) -> str:
+        """A word of the model's matrices in the letters of the flow, canonical."""
+        own, alphabet = self.statics.alphabet, self.flow.alphabet
+        result: Word = ()
+        for k in word:
+            name = own.names[k]
+            base = name.removesuffix("'")
+            part = alphabet.parse(self.reading.get(base, base), closed=False)
+            result += alphabet.star(part) if name != base else part
+        if not alphabet.closed(result):
+            raise ModelError("reading", alphabet.text(result), "words that make closed paths")
+        return alphabet.text(alphabet.canonical(result))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The moments that couplings depend on."""
+        return tuple(map(self.read, self.statics.arguments))
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -57,7 +101,7 @@ class System:
     @property
     def order_parameters(self) -> tuple[str, ...]:
         """The overlaps on which the couplings depend."""
-        return tuple(map(self.flow.alphabet.text, self.statics.order_parameters))
+        return tuple(map(self.read, self.statics.order_parameters))
 
     @property
     def couplings(self) -> dict[str, sp.Expr]:

@@ -307,8 +307,8 @@ static void average_couplings_1(const double *cov, const double *p, const rule *
         const lane x4 = -1.0 + x0;
         const lane x5 = x4*(p_beta*p_beta);
         a[0] += w * (x0 + x1 + (-x3));
-        a[1] += w * (x0*x5*(-x3 + 2.0*x0 + (-2.0*x1*x4)));
-        a[2] += w * (-x2*x5*(-1.0 + x1));
+        a[1] += w * (-x2*x5*(-1.0 + x1));
+        a[2] += w * (x0*x5*(-x3 + 2.0*x0 + (-2.0*x1*x4)));
     }
     for (int i = 0; i < 3; i++)
         out[i] = lane_sum(a[i]);
@@ -368,8 +368,8 @@ static void couplings(const lane *q, const lane *par, const rule *rules, lane *o
         }
     }
     const lane x0 = 3.0*q_2_6;
-    out[0] = lane_set1(0.0) + x0*E1_1 + 3.0*E0_1*q_2_3;
-    out[1] = lane_set1(0.0) + x0*E1_2;
+    out[0] = lane_set1(0.0) + x0*E1_2 + 3.0*E0_1*q_2_3;
+    out[1] = lane_set1(0.0) + x0*E1_1;
     out[2] = lane_set1(0.0) + 2.0*E0_0;
     out[3] = lane_set1(0.0) + E1_0;
 }
@@ -401,6 +401,38 @@ static void average_noise_1(const double *cov, const double *p, const rule *r, d
     double f[3];
     colour(2, cov, f);
     const lane p_beta = lane_set1(p[0]);
+    lane a[2];
+    memset(a, 0, sizeof a);
+    for (long i = 0; i < r->n; i += LANES) {
+        const lane w = lane_load(r->w + i);
+        const lane z1 = lane_load(r->z + 0 * r->n + i);
+        const lane z2 = lane_load(r->z + 1 * r->n + i);
+        const lane u1 = f[0] * z1;
+        const lane u2 = f[1] * z1 + f[2] * z2;
+
+        const lane x0 = lane_sigmoid(p_beta*u2);
+        const lane x1 = lane_sigmoid(p_beta*u1);
+        const lane x2 = -1.0 + x1;
+        const lane x3 = (x2*x2)*(p_beta*p_beta);
+        const lane x4 = x3*(x1*x1);
+        const lane x5 = 6.0*x4;
+        const lane x6 = 1.0 + (-x0);
+        const lane x7 = 12.0*x0;
+        const lane x8 = x4*x7;
+        const lane x9 = x3*(x1*x1*x1);
+        const lane x10 = 12.0*x6;
+        a[0] += w * (x5*(x0*x0) + x5*(x6*x6) + (-x6*x8));
+        a[1] += w * (x10*x9 + (-x2*x8) + (-x7*x9) + x10*x2*x4);
+    }
+    for (int i = 0; i < 2; i++)
+        out[i] = lane_sum(a[i]);
+}
+
+static void average_noise_2(const double *cov, const double *p, const rule *r, double *out)
+{
+    double f[3];
+    colour(2, cov, f);
+    const lane p_beta = lane_set1(p[0]);
     lane a[1];
     memset(a, 0, sizeof a);
     for (long i = 0; i < r->n; i += LANES) {
@@ -425,68 +457,7 @@ static void average_noise_1(const double *cov, const double *p, const rule *r, d
         out[i] = lane_sum(a[i]);
 }
 
-static void average_noise_2(const double *cov, const double *p, const rule *r, double *out)
-{
-    double f[3];
-    colour(2, cov, f);
-    const lane p_beta = lane_set1(p[0]);
-    lane a[2];
-    memset(a, 0, sizeof a);
-    for (long i = 0; i < r->n; i += LANES) {
-        const lane w = lane_load(r->w + i);
-        const lane z1 = lane_load(r->z + 0 * r->n + i);
-        const lane z2 = lane_load(r->z + 1 * r->n + i);
-        const lane u1 = f[0] * z1;
-        const lane u2 = f[1] * z1 + f[2] * z2;
-
-        const lane x0 = lane_sigmoid(p_beta*u2);
-        const lane x1 = lane_sigmoid(p_beta*u1);
-        const lane x2 = -1.0 + x1;
-        const lane x3 = (x2*x2)*(p_beta*p_beta);
-        const lane x4 = 12.0*x3;
-        const lane x5 = x4*(x1*x1*x1);
-        const lane x6 = 1.0 + (-x0);
-        const lane x7 = (x1*x1);
-        const lane x8 = x2*x4*x7;
-        const lane x9 = 6.0*x3*x7;
-        a[0] += w * (x5*x6 + x6*x8 + (-x0*x5) + (-x0*x8));
-        a[1] += w * (x9*(x0*x0) + x9*(x6*x6) + (-x0*x4*x6*x7));
-    }
-    for (int i = 0; i < 2; i++)
-        out[i] = lane_sum(a[i]);
-}
-
 static void average_noise_3(const double *cov, const double *p, const rule *r, double *out)
-{
-    double f[6];
-    colour(3, cov, f);
-    const lane p_beta = lane_set1(p[0]);
-    lane a[1];
-    memset(a, 0, sizeof a);
-    for (long i = 0; i < r->n; i += LANES) {
-        const lane w = lane_load(r->w + i);
-        const lane z1 = lane_load(r->z + 0 * r->n + i);
-        const lane z2 = lane_load(r->z + 1 * r->n + i);
-        const lane z3 = lane_load(r->z + 2 * r->n + i);
-        const lane u1 = f[0] * z1;
-        const lane u2 = f[1] * z1 + f[2] * z2;
-        const lane u3 = f[3] * z1 + f[4] * z2 + f[5] * z3;
-
-        const lane x0 = lane_sigmoid(p_beta*u3);
-        const lane x1 = lane_sigmoid(p_beta*u1);
-        const lane x2 = -1.0 + x1;
-        const lane x3 = lane_sigmoid(p_beta*u2);
-        const lane x4 = -4.0*x2*x3*(p_beta*p_beta)*(1.0 + (-x3));
-        const lane x5 = x4*(x1*x1);
-        const lane x6 = 1.0 + (-x0);
-        const lane x7 = x1*x2*x4;
-        a[0] += w * (x5*x6 + x6*x7 + (-x0*x5) + (-x0*x7));
-    }
-    for (int i = 0; i < 1; i++)
-        out[i] = lane_sum(a[i]);
-}
-
-static void average_noise_4(const double *cov, const double *p, const rule *r, double *out)
 {
     double f[6];
     colour(3, cov, f);
@@ -510,6 +481,36 @@ static void average_noise_4(const double *cov, const double *p, const rule *r, d
         const lane x5 = x4*(x1*x1);
         const lane x6 = 1.0 + (-x0);
         const lane x7 = x1*x3*x4;
+        a[0] += w * (x5*x6 + x6*x7 + (-x0*x5) + (-x0*x7));
+    }
+    for (int i = 0; i < 1; i++)
+        out[i] = lane_sum(a[i]);
+}
+
+static void average_noise_4(const double *cov, const double *p, const rule *r, double *out)
+{
+    double f[6];
+    colour(3, cov, f);
+    const lane p_beta = lane_set1(p[0]);
+    lane a[1];
+    memset(a, 0, sizeof a);
+    for (long i = 0; i < r->n; i += LANES) {
+        const lane w = lane_load(r->w + i);
+        const lane z1 = lane_load(r->z + 0 * r->n + i);
+        const lane z2 = lane_load(r->z + 1 * r->n + i);
+        const lane z3 = lane_load(r->z + 2 * r->n + i);
+        const lane u1 = f[0] * z1;
+        const lane u2 = f[1] * z1 + f[2] * z2;
+        const lane u3 = f[3] * z1 + f[4] * z2 + f[5] * z3;
+
+        const lane x0 = lane_sigmoid(p_beta*u3);
+        const lane x1 = lane_sigmoid(p_beta*u1);
+        const lane x2 = -1.0 + x1;
+        const lane x3 = lane_sigmoid(p_beta*u2);
+        const lane x4 = -4.0*x2*x3*(p_beta*p_beta)*(1.0 + (-x3));
+        const lane x5 = x4*(x1*x1);
+        const lane x6 = 1.0 + (-x0);
+        const lane x7 = x1*x2*x4;
         a[0] += w * (x5*x6 + x6*x7 + (-x0*x5) + (-x0*x7));
     }
     for (int i = 0; i < 1; i++)
@@ -582,23 +583,7 @@ static void noise(const lane *q, const lane *par, const rule *rules, lane *out)
             E0_0[l] = e[0];
         }
     }
-    lane E1_0;
-    {
-        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1};
-        const lane inner[1] = {p_beta};
-        double c[LANES][3], v[LANES][1], e[1];
-        for (int l = 0; l < LANES; l++) {
-            for (int i = 0; i < 3; i++)
-                c[l][i] = cov[i][l];
-            for (int i = 0; i < 1; i++)
-                v[l][i] = inner[i][l];
-            /* lanes that pad a block repeat their neighbour: so does the integral */
-            if (l == 0 || memcmp(c[l], c[l - 1], sizeof c[l]) != 0 || memcmp(v[l], v[l - 1], sizeof v[l]) != 0)
-                average_noise_1(c[l], v[l], &rules[1], e);
-            E1_0[l] = e[0];
-        }
-    }
-    lane E2_0, E2_1;
+    lane E1_0, E1_1;
     {
         const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
         const lane inner[1] = {p_beta};
@@ -610,14 +595,30 @@ static void noise(const lane *q, const lane *par, const rule *rules, lane *out)
                 v[l][i] = inner[i][l];
             /* lanes that pad a block repeat their neighbour: so does the integral */
             if (l == 0 || memcmp(c[l], c[l - 1], sizeof c[l]) != 0 || memcmp(v[l], v[l - 1], sizeof v[l]) != 0)
+                average_noise_1(c[l], v[l], &rules[1], e);
+            E1_0[l] = e[0];
+            E1_1[l] = e[1];
+        }
+    }
+    lane E2_0;
+    {
+        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1};
+        const lane inner[1] = {p_beta};
+        double c[LANES][3], v[LANES][1], e[1];
+        for (int l = 0; l < LANES; l++) {
+            for (int i = 0; i < 3; i++)
+                c[l][i] = cov[i][l];
+            for (int i = 0; i < 1; i++)
+                v[l][i] = inner[i][l];
+            /* lanes that pad a block repeat their neighbour: so does the integral */
+            if (l == 0 || memcmp(c[l], c[l - 1], sizeof c[l]) != 0 || memcmp(v[l], v[l - 1], sizeof v[l]) != 0)
                 average_noise_2(c[l], v[l], &rules[1], e);
             E2_0[l] = e[0];
-            E2_1[l] = e[1];
         }
     }
     lane E3_0;
     {
-        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
+        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_4_4};
         const lane inner[1] = {p_beta};
         double c[LANES][6], v[LANES][1], e[1];
         for (int l = 0; l < LANES; l++) {
@@ -633,7 +634,7 @@ static void noise(const lane *q, const lane *par, const rule *rules, lane *out)
     }
     lane E4_0;
     {
-        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_4_4};
+        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
         const lane inner[1] = {p_beta};
         double c[LANES][6], v[LANES][1], e[1];
         for (int l = 0; l < LANES; l++) {
@@ -666,7 +667,7 @@ static void noise(const lane *q, const lane *par, const rule *rules, lane *out)
     const lane x0 = q_2_3*q_2_6;
     const lane x1 = (q_2_3*q_2_3);
     const lane x2 = (q_2_6*q_2_6);
-    out[0] = lane_set1(0.0) + x0*E3_0 + x0*E4_0 + x1*E1_0 + x2*E5_0 + 2.0*x0*E2_0 + 2.0*x1*E0_0 + 2.0*x2*E2_1;
+    out[0] = lane_set1(0.0) + x0*E3_0 + x0*E4_0 + x1*E2_0 + x2*E5_0 + 2.0*x0*E1_1 + 2.0*x1*E0_0 + 2.0*x2*E1_0;
 }
 
 static void average_potential_0(const double *cov, const double *p, const rule *r, double *out)
@@ -690,6 +691,25 @@ static void average_potential_0(const double *cov, const double *p, const rule *
 
 static void average_potential_1(const double *cov, const double *p, const rule *r, double *out)
 {
+    double f[1];
+    colour(1, cov, f);
+    const lane p_beta = lane_set1(p[0]);
+    lane a[1];
+    memset(a, 0, sizeof a);
+    for (long i = 0; i < r->n; i += LANES) {
+        const lane w = lane_load(r->w + i);
+        const lane z1 = lane_load(r->z + 0 * r->n + i);
+        const lane u1 = f[0] * z1;
+
+        const lane x0 = lane_sigmoid(p_beta*u1);
+        a[0] += w * (0.5*(x0*x0) + 0.5*((-1.0 + x0)*(-1.0 + x0)));
+    }
+    for (int i = 0; i < 1; i++)
+        out[i] = lane_sum(a[i]);
+}
+
+static void average_potential_2(const double *cov, const double *p, const rule *r, double *out)
+{
     double f[3];
     colour(2, cov, f);
     const lane p_beta = lane_set1(p[0]);
@@ -705,25 +725,6 @@ static void average_potential_1(const double *cov, const double *p, const rule *
         const lane x0 = lane_sigmoid(p_beta*u1);
         const lane x1 = lane_sigmoid(p_beta*u2);
         a[0] += w * (-1.0 + x0 + x1 + (-2.0*x0*x1));
-    }
-    for (int i = 0; i < 1; i++)
-        out[i] = lane_sum(a[i]);
-}
-
-static void average_potential_2(const double *cov, const double *p, const rule *r, double *out)
-{
-    double f[1];
-    colour(1, cov, f);
-    const lane p_beta = lane_set1(p[0]);
-    lane a[1];
-    memset(a, 0, sizeof a);
-    for (long i = 0; i < r->n; i += LANES) {
-        const lane w = lane_load(r->w + i);
-        const lane z1 = lane_load(r->z + 0 * r->n + i);
-        const lane u1 = f[0] * z1;
-
-        const lane x0 = lane_sigmoid(p_beta*u1);
-        a[0] += w * (0.5*(x0*x0) + 0.5*((-1.0 + x0)*(-1.0 + x0)));
     }
     for (int i = 0; i < 1; i++)
         out[i] = lane_sum(a[i]);
@@ -765,22 +766,6 @@ static void potential(const lane *q, const lane *par, const rule *rules, lane *o
     }
     lane E1_0;
     {
-        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
-        const lane inner[1] = {p_beta};
-        double c[LANES][3], v[LANES][1], e[1];
-        for (int l = 0; l < LANES; l++) {
-            for (int i = 0; i < 3; i++)
-                c[l][i] = cov[i][l];
-            for (int i = 0; i < 1; i++)
-                v[l][i] = inner[i][l];
-            /* lanes that pad a block repeat their neighbour: so does the integral */
-            if (l == 0 || memcmp(c[l], c[l - 1], sizeof c[l]) != 0 || memcmp(v[l], v[l - 1], sizeof v[l]) != 0)
-                average_potential_1(c[l], v[l], &rules[1], e);
-            E1_0[l] = e[0];
-        }
-    }
-    lane E2_0;
-    {
         const lane cov[1] = {lane_set1(0.0) + 3.0*q_4_4};
         const lane inner[1] = {p_beta};
         double c[LANES][1], v[LANES][1], e[1];
@@ -791,11 +776,27 @@ static void potential(const lane *q, const lane *par, const rule *rules, lane *o
                 v[l][i] = inner[i][l];
             /* lanes that pad a block repeat their neighbour: so does the integral */
             if (l == 0 || memcmp(c[l], c[l - 1], sizeof c[l]) != 0 || memcmp(v[l], v[l - 1], sizeof v[l]) != 0)
-                average_potential_2(c[l], v[l], &rules[0], e);
+                average_potential_1(c[l], v[l], &rules[0], e);
+            E1_0[l] = e[0];
+        }
+    }
+    lane E2_0;
+    {
+        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
+        const lane inner[1] = {p_beta};
+        double c[LANES][3], v[LANES][1], e[1];
+        for (int l = 0; l < LANES; l++) {
+            for (int i = 0; i < 3; i++)
+                c[l][i] = cov[i][l];
+            for (int i = 0; i < 1; i++)
+                v[l][i] = inner[i][l];
+            /* lanes that pad a block repeat their neighbour: so does the integral */
+            if (l == 0 || memcmp(c[l], c[l - 1], sizeof c[l]) != 0 || memcmp(v[l], v[l - 1], sizeof v[l]) != 0)
+                average_potential_2(c[l], v[l], &rules[1], e);
             E2_0[l] = e[0];
         }
     }
-    out[0] = lane_set1(0.0) + 2.0*E0_0*q_2_3 + 2.0*E1_0*q_2_6 + 2.0*E2_0*q_5_6;
+    out[0] = lane_set1(0.0) + 2.0*E0_0*q_2_3 + 2.0*E1_0*q_5_6 + 2.0*E2_0*q_2_6;
 }
 
 static void average_coupling_slopes_0(const double *cov, const double *p, const rule *r, double *out)
@@ -811,17 +812,17 @@ static void average_coupling_slopes_0(const double *cov, const double *p, const 
         const lane u1 = f[0] * z1;
 
         const lane x0 = lane_sigmoid(p_beta*u1);
-        const lane x1 = -1.0 + x0;
-        const lane x2 = (x0*x0);
-        const lane x3 = -1.0 + 2.0*x0;
-        const lane x4 = 12.0*x3;
-        const lane x5 = (x1*x1);
-        const lane x6 = x0*x1;
-        const lane x7 = x2 + x5 + 4.0*x6;
-        const lane x8 = x6*x7;
-        const lane x9 = x3*x7;
-        a[0] += w * (x6*(p_beta*p_beta*p_beta*p_beta)*(8.0*x8 + x0*x9 + x1*x9 + x0*x4*x5 + x1*x2*x4));
-        a[1] += w * (x8*(p_beta*p_beta));
+        const lane x1 = (x0*x0);
+        const lane x2 = -1.0 + x0;
+        const lane x3 = (x2*x2);
+        const lane x4 = x0*x2;
+        const lane x5 = x1 + x3 + 4.0*x4;
+        const lane x6 = x4*x5;
+        const lane x7 = -1.0 + 2.0*x0;
+        const lane x8 = 12.0*x7;
+        const lane x9 = x5*x7;
+        a[0] += w * (x6*(p_beta*p_beta));
+        a[1] += w * (x4*(p_beta*p_beta*p_beta*p_beta)*(8.0*x6 + x0*x9 + x2*x9 + x0*x3*x8 + x1*x2*x8));
     }
     for (int i = 0; i < 2; i++)
         out[i] = lane_sum(a[i]);
@@ -841,33 +842,33 @@ static void average_coupling_slopes_1(const double *cov, const double *p, const 
         const lane u1 = f[0] * z1;
         const lane u2 = f[1] * z1 + f[2] * z2;
 
-        const lane x0 = (p_beta*p_beta*p_beta*p_beta);
+        const lane x0 = (p_beta*p_beta);
         const lane x1 = lane_sigmoid(p_beta*u1);
         const lane x2 = -1.0 + x1;
         const lane x3 = lane_sigmoid(p_beta*u2);
-        const lane x4 = 2.0*x3;
-        const lane x5 = -1.0 + x4;
-        const lane x6 = 4.0*x5;
-        const lane x7 = 2.0*x1;
-        const lane x8 = x3*x7;
-        const lane x9 = 1.0 + x8;
-        const lane x10 = x9 + (-x7) + x2*x4;
-        const lane x11 = x1*x2;
-        const lane x12 = -1.0 + x7;
-        const lane x13 = x1*x12;
-        const lane x14 = x12*x2;
-        const lane x15 = -1.0 + x3;
-        const lane x16 = x15*x2;
+        const lane x4 = -1.0 + x3;
+        const lane x5 = x2*x4;
+        const lane x6 = 2.0*x1;
+        const lane x7 = x3*x6;
+        const lane x8 = x5*x7;
+        const lane x9 = 2.0*x3;
+        const lane x10 = 1.0 + x7;
+        const lane x11 = x10 + (-2.0*x1) + x2*x9;
+        const lane x12 = x1*x2;
+        const lane x13 = -1.0 + x6;
+        const lane x14 = x1*x13;
+        const lane x15 = x13*x2;
+        const lane x16 = (p_beta*p_beta*p_beta*p_beta);
         const lane x17 = x16*x8;
-        const lane x18 = x0*x17;
-        const lane x19 = (p_beta*p_beta);
-        a[0] += w * (-x0*x11*(x10*x13 + x10*x14 + 4.0*x10*x11 + x1*x6*(x2*x2) + x2*x6*(x1*x1)));
-        a[1] += w * (-x18*(x13 + x14 + x2*x7));
-        a[2] += w * (-x18*(x16 + x1*x15 + x1*x3 + x2*x3));
-        a[3] += w * (-x10*x11*x19);
-        a[4] += w * (-x18*(x15*x4 + x15*x5 + x3*x5));
-        a[5] += w * (-x17*x19);
-        a[6] += w * (x15*x19*x3*(-x9 + 2.0*x3 + (-x15*x7)));
+        const lane x18 = -1.0 + x9;
+        const lane x19 = 4.0*x18;
+        a[0] += w * (-x0*x8);
+        a[1] += w * (-x0*x11*x12);
+        a[2] += w * (x0*x3*x4*(-x10 + 2.0*x3 + (-x4*x6)));
+        a[3] += w * (-x17*(x14 + x15 + x2*x6));
+        a[4] += w * (-x17*(x18*x3 + x18*x4 + x4*x9));
+        a[5] += w * (-x17*(x5 + x1*x3 + x1*x4 + x2*x3));
+        a[6] += w * (-x12*x16*(x11*x14 + x11*x15 + 4.0*x11*x12 + x1*x19*(x2*x2) + x19*x2*(x1*x1)));
     }
     for (int i = 0; i < 7; i++)
         out[i] = lane_sum(a[i]);
@@ -932,16 +933,16 @@ static void coupling_slopes(const lane *q, const lane *par, const rule *rules, l
     }
     const lane x0 = 4.5*q_2_6;
     const lane x1 = 9.0*q_2_6;
-    const lane x2 = 3.0*E0_1;
-    const lane x3 = 3.0*E1_5;
-    out[0] = lane_set1(0.0) + x0*E1_0 + 4.5*E0_0*q_2_3;
-    out[1] = lane_set1(0.0) + x1*E1_1;
-    out[2] = lane_set1(0.0) + x0*E1_2;
+    const lane x2 = 3.0*E0_0;
+    const lane x3 = 3.0*E1_0;
+    out[0] = lane_set1(0.0) + x0*E1_6 + 4.5*E0_1*q_2_3;
+    out[1] = lane_set1(0.0) + x1*E1_3;
+    out[2] = lane_set1(0.0) + x0*E1_5;
     out[3] = lane_set1(0.0) + x2;
-    out[4] = lane_set1(0.0) + 3.0*E1_3;
+    out[4] = lane_set1(0.0) + 3.0*E1_1;
     out[5] = lane_set1(0.0) + 0.0;
-    out[6] = lane_set1(0.0) + x0*E1_1;
-    out[7] = lane_set1(0.0) + x1*E1_2;
+    out[6] = lane_set1(0.0) + x0*E1_3;
+    out[7] = lane_set1(0.0) + x1*E1_5;
     out[8] = lane_set1(0.0) + x0*E1_4;
     out[9] = lane_set1(0.0) + 0.0;
     out[10] = lane_set1(0.0) + x3;
@@ -952,9 +953,9 @@ static void coupling_slopes(const lane *q, const lane *par, const rule *rules, l
     out[15] = lane_set1(0.0) + 0.0;
     out[16] = lane_set1(0.0) + 0.0;
     out[17] = lane_set1(0.0) + 0.0;
-    out[18] = lane_set1(0.0) + 1.5*E1_3;
+    out[18] = lane_set1(0.0) + 1.5*E1_1;
     out[19] = lane_set1(0.0) + x3;
-    out[20] = lane_set1(0.0) + 1.5*E1_6;
+    out[20] = lane_set1(0.0) + 1.5*E1_2;
     out[21] = lane_set1(0.0) + 0.0;
     out[22] = lane_set1(0.0) + 0.0;
     out[23] = lane_set1(0.0) + 0.0;
@@ -975,69 +976,18 @@ static void average_noise_slopes_0(const double *cov, const double *p, const rul
         const lane x0 = lane_sigmoid(p_beta*u1);
         const lane x1 = (x0*x0*x0*x0);
         const lane x2 = -1.0 + x0;
-        const lane x3 = x2*(x0*x0*x0);
-        const lane x4 = (x0*x0)*(x2*x2);
-        const lane x5 = (x2*x2)*(p_beta*p_beta);
-        const lane x6 = 6.0*x5;
-        a[0] += w * (24.0*x4*(p_beta*p_beta*p_beta*p_beta)*(x1 + (x2*x2*x2*x2) + 10.0*x3 + 20.0*x4 + 10.0*x0*(x2*x2*x2)));
-        a[1] += w * (x1*x6 + x4*x6 + 12.0*x3*x5);
+        const lane x3 = (x2*x2)*(p_beta*p_beta);
+        const lane x4 = 6.0*x3;
+        const lane x5 = x2*(x0*x0*x0);
+        const lane x6 = (x0*x0)*(x2*x2);
+        a[0] += w * (x1*x4 + x4*x6 + 12.0*x3*x5);
+        a[1] += w * (24.0*x6*(p_beta*p_beta*p_beta*p_beta)*(x1 + (x2*x2*x2*x2) + 10.0*x5 + 20.0*x6 + 10.0*x0*(x2*x2*x2)));
     }
     for (int i = 0; i < 2; i++)
         out[i] = lane_sum(a[i]);
 }
 
 static void average_noise_slopes_1(const double *cov, const double *p, const rule *r, double *out)
-{
-    double f[3];
-    colour(2, cov, f);
-    const lane p_beta = lane_set1(p[0]);
-    lane a[4];
-    memset(a, 0, sizeof a);
-    for (long i = 0; i < r->n; i += LANES) {
-        const lane w = lane_load(r->w + i);
-        const lane z1 = lane_load(r->z + 0 * r->n + i);
-        const lane z2 = lane_load(r->z + 1 * r->n + i);
-        const lane u1 = f[0] * z1;
-        const lane u2 = f[1] * z1 + f[2] * z2;
-
-        const lane x0 = lane_sigmoid(p_beta*u2);
-        const lane x1 = lane_sigmoid(p_beta*u1);
-        const lane x2 = (x1*x1*x1);
-        const lane x3 = -1.0 + x1;
-        const lane x4 = (x3*x3*x3);
-        const lane x5 = -1.0 + x0;
-        const lane x6 = 11.0*x0;
-        const lane x7 = (x1*x1);
-        const lane x8 = x3*x7;
-        const lane x9 = (x3*x3);
-        const lane x10 = x1*x9;
-        const lane x11 = 11.0*x5;
-        const lane x12 = x0*x5;
-        const lane x13 = 4.0*x12;
-        const lane x14 = x1*x3;
-        const lane x15 = x13*x14;
-        const lane x16 = x15*(p_beta*p_beta*p_beta*p_beta);
-        const lane x17 = (x0*x0);
-        const lane x18 = x17*x7;
-        const lane x19 = (x5*x5);
-        const lane x20 = 4.0*x1;
-        const lane x21 = x17*x3;
-        const lane x22 = x20*x21;
-        const lane x23 = x13*x7;
-        const lane x24 = x19*x3;
-        const lane x25 = (x0*x0*x0);
-        const lane x26 = (x5*x5*x5);
-        const lane x27 = x3*x5*(p_beta*p_beta);
-        a[0] += w * (x16*(x0*x2 + x0*x4 + x10*x11 + x10*x6 + x11*x8 + x2*x5 + x4*x5 + x6*x8));
-        a[1] += w * (x16*(x18 + x22 + x23 + x13*x9 + x17*x9 + x19*x7 + x19*x9 + x20*x24 + 16.0*x12*x14));
-        a[2] += w * (x16*(x1*x25 + x1*x26 + x11*x21 + x24*x6 + x25*x3 + x26*x3 + x1*x11*x17 + x1*x19*x6));
-        a[3] += w * (x15*x27 + x22*x27 + x23*x27 + 4.0*x18*x27);
-    }
-    for (int i = 0; i < 4; i++)
-        out[i] = lane_sum(a[i]);
-}
-
-static void average_noise_slopes_2(const double *cov, const double *p, const rule *r, double *out)
 {
     double f[3];
     colour(2, cov, f);
@@ -1052,48 +1002,99 @@ static void average_noise_slopes_2(const double *cov, const double *p, const rul
         const lane u2 = f[1] * z1 + f[2] * z2;
 
         const lane x0 = lane_sigmoid(p_beta*u2);
-        const lane x1 = lane_sigmoid(p_beta*u1);
-        const lane x2 = (x1*x1*x1);
-        const lane x3 = 2.0*x2;
-        const lane x4 = -1.0 + x1;
-        const lane x5 = 2.0*(x4*x4*x4);
-        const lane x6 = -1.0 + x0;
-        const lane x7 = x0*x4;
-        const lane x8 = (x1*x1);
-        const lane x9 = 13.0*x8;
-        const lane x10 = x0*x1;
-        const lane x11 = (x4*x4);
-        const lane x12 = 13.0*x11;
-        const lane x13 = x4*x6;
-        const lane x14 = x1*x6;
-        const lane x15 = x11*x8*(p_beta*p_beta*p_beta*p_beta);
-        const lane x16 = 24.0*x15;
-        const lane x17 = (x0*x0);
-        const lane x18 = x17*x8;
-        const lane x19 = (x6*x6);
-        const lane x20 = 3.0*x1*x4;
-        const lane x21 = x0*x6;
-        const lane x22 = 2.0*x21;
-        const lane x23 = 48.0*x15*x21;
-        const lane x24 = x10 + x13 + x14 + x7;
-        const lane x25 = x16*x21;
-        const lane x26 = (x4*x4)*(p_beta*p_beta);
-        const lane x27 = 12.0*x26;
-        const lane x28 = x2*x27;
-        const lane x29 = -x6;
-        const lane x30 = x27*x8;
-        const lane x31 = x29*x30;
-        const lane x32 = 6.0*x26;
-        a[0] += w * (-x16*(x0*x3 + x0*x5 + x10*x12 + x12*x14 + x13*x9 + x3*x6 + x5*x6 + x7*x9));
-        a[1] += w * (x16*(x18 + x11*x17 + x11*x19 + x11*x22 + x17*x20 + x19*x20 + x19*x8 + x22*x8 + 6.0*x10*x13));
-        a[2] += w * (-x23*(x11 + x20 + x8));
-        a[3] += w * (x23*x24);
-        a[4] += w * (-x24*x25);
-        a[5] += w * (x25*(x17 + x19 + 4.0*x21));
-        a[6] += w * (x28*x29 + x31*x4 + (-x0*x28) + (-x30*x7));
-        a[7] += w * (x18*x32 + (-x0*x31) + x32*x8*(x29*x29));
+        const lane x1 = (x0*x0);
+        const lane x2 = -1.0 + x0;
+        const lane x3 = (x2*x2);
+        const lane x4 = x0*x2;
+        const lane x5 = lane_sigmoid(p_beta*u1);
+        const lane x6 = -1.0 + x5;
+        const lane x7 = (x6*x6);
+        const lane x8 = (x5*x5);
+        const lane x9 = x7*x8*(p_beta*p_beta*p_beta*p_beta);
+        const lane x10 = 24.0*x9;
+        const lane x11 = x10*x4;
+        const lane x12 = 3.0*x5*x6;
+        const lane x13 = 48.0*x4*x9;
+        const lane x14 = x0*x5;
+        const lane x15 = x0*x6;
+        const lane x16 = x2*x5;
+        const lane x17 = x2*x6;
+        const lane x18 = x14 + x15 + x16 + x17;
+        const lane x19 = x1*x8;
+        const lane x20 = (x6*x6)*(p_beta*p_beta);
+        const lane x21 = 6.0*x20;
+        const lane x22 = -x2;
+        const lane x23 = 12.0*x20;
+        const lane x24 = x23*x8;
+        const lane x25 = x22*x24;
+        const lane x26 = (x5*x5*x5);
+        const lane x27 = x23*x26;
+        const lane x28 = 2.0*x26;
+        const lane x29 = 2.0*(x6*x6*x6);
+        const lane x30 = 13.0*x8;
+        const lane x31 = 13.0*x7;
+        const lane x32 = 2.0*x4;
+        a[0] += w * (x11*(x1 + x3 + 4.0*x4));
+        a[1] += w * (-x13*(x12 + x7 + x8));
+        a[2] += w * (x13*x18);
+        a[3] += w * (-x11*x18);
+        a[4] += w * (x19*x21 + (-x0*x25) + x21*x8*(x22*x22));
+        a[5] += w * (x22*x27 + x25*x6 + (-x0*x27) + (-x15*x24));
+        a[6] += w * (-x10*(x0*x28 + x0*x29 + x14*x31 + x15*x30 + x16*x31 + x17*x30 + x2*x28 + x2*x29));
+        a[7] += w * (x10*(x19 + x1*x12 + x1*x7 + x12*x3 + x3*x7 + x3*x8 + x32*x7 + x32*x8 + 6.0*x14*x17));
     }
     for (int i = 0; i < 8; i++)
+        out[i] = lane_sum(a[i]);
+}
+
+static void average_noise_slopes_2(const double *cov, const double *p, const rule *r, double *out)
+{
+    double f[3];
+    colour(2, cov, f);
+    const lane p_beta = lane_set1(p[0]);
+    lane a[4];
+    memset(a, 0, sizeof a);
+    for (long i = 0; i < r->n; i += LANES) {
+        const lane w = lane_load(r->w + i);
+        const lane z1 = lane_load(r->z + 0 * r->n + i);
+        const lane z2 = lane_load(r->z + 1 * r->n + i);
+        const lane u1 = f[0] * z1;
+        const lane u2 = f[1] * z1 + f[2] * z2;
+
+        const lane x0 = lane_sigmoid(p_beta*u1);
+        const lane x1 = (x0*x0);
+        const lane x2 = lane_sigmoid(p_beta*u2);
+        const lane x3 = (x2*x2);
+        const lane x4 = x1*x3;
+        const lane x5 = -1.0 + x0;
+        const lane x6 = -1.0 + x2;
+        const lane x7 = x5*x6*(p_beta*p_beta);
+        const lane x8 = x0*x5;
+        const lane x9 = 4.0*x8;
+        const lane x10 = x3*x9;
+        const lane x11 = x2*x6;
+        const lane x12 = 4.0*x11;
+        const lane x13 = x1*x12;
+        const lane x14 = x12*x8;
+        const lane x15 = (x2*x2*x2);
+        const lane x16 = (x6*x6*x6);
+        const lane x17 = 11.0*x0;
+        const lane x18 = x3*x6;
+        const lane x19 = (x6*x6);
+        const lane x20 = x19*x2;
+        const lane x21 = 11.0*x5;
+        const lane x22 = x14*(p_beta*p_beta*p_beta*p_beta);
+        const lane x23 = (x0*x0*x0);
+        const lane x24 = (x5*x5*x5);
+        const lane x25 = x1*x21;
+        const lane x26 = (x5*x5);
+        const lane x27 = x17*x26;
+        a[0] += w * (x10*x7 + x13*x7 + x14*x7 + 4.0*x4*x7);
+        a[1] += w * (x22*(x0*x15 + x0*x16 + x15*x5 + x16*x5 + x17*x18 + x17*x20 + x18*x21 + x20*x21));
+        a[2] += w * (x22*(x2*x23 + x2*x24 + x2*x25 + x2*x27 + x23*x6 + x24*x6 + x25*x6 + x27*x6));
+        a[3] += w * (x22*(x10 + x13 + x4 + x1*x19 + x12*x26 + x19*x26 + x19*x9 + x26*x3 + 16.0*x11*x8));
+    }
+    for (int i = 0; i < 4; i++)
         out[i] = lane_sum(a[i]);
 }
 
@@ -1113,52 +1114,52 @@ static void average_noise_slopes_3(const double *cov, const double *p, const rul
         const lane u2 = f[1] * z1 + f[2] * z2;
         const lane u3 = f[3] * z1 + f[4] * z2 + f[5] * z3;
 
-        const lane x0 = lane_sigmoid(p_beta*u3);
-        const lane x1 = lane_sigmoid(p_beta*u1);
-        const lane x2 = (x1*x1*x1);
-        const lane x3 = -1.0 + x1;
-        const lane x4 = (x3*x3*x3);
-        const lane x5 = -1.0 + x0;
-        const lane x6 = x0*x3;
-        const lane x7 = (x1*x1);
-        const lane x8 = 11.0*x7;
-        const lane x9 = x0*x1;
-        const lane x10 = (x3*x3);
-        const lane x11 = 11.0*x10;
-        const lane x12 = x3*x5;
-        const lane x13 = x1*x5;
-        const lane x14 = lane_sigmoid(p_beta*u2);
-        const lane x15 = -1.0 + x14;
-        const lane x16 = x15*x3;
-        const lane x17 = 4.0*x16;
-        const lane x18 = x1*x14;
-        const lane x19 = x18*(p_beta*p_beta*p_beta*p_beta);
-        const lane x20 = x17*x19;
-        const lane x21 = x14*x7;
-        const lane x22 = x0*x21;
-        const lane x23 = x10*x14;
-        const lane x24 = x15*x7;
-        const lane x25 = x10*x15;
-        const lane x26 = x14*x3;
-        const lane x27 = 4.0*x26;
-        const lane x28 = x27*x9;
-        const lane x29 = (x14*x14);
-        const lane x30 = (x15*x15);
-        const lane x31 = x1*x15;
-        const lane x32 = 4.0*x14*x31;
-        const lane x33 = x14*x17;
-        const lane x34 = 4.0*x1;
-        const lane x35 = 8.0*x0*x16*x19*x5;
-        const lane x36 = x15*x3*(p_beta*p_beta);
-        const lane x37 = 4.0*x36;
-        const lane x38 = -x5;
-        a[0] += w * (-x20*(x0*x2 + x0*x4 + x11*x13 + x11*x9 + x12*x8 + x2*x5 + x4*x5 + x6*x8));
-        a[1] += w * (-x20*(x22 + x28 + x0*x23 + x0*x24 + x0*x25 + x13*x17 + x13*x27 + x17*x9 + x21*x5 + x23*x5 + x24*x5 + x25*x5));
-        a[2] += w * (-x20*(x0*x32 + x0*x33 + x12*x29 + x12*x30 + x13*x29 + x13*x30 + x29*x6 + x29*x9 + x30*x6 + x30*x9 + x32*x5 + x33*x5));
-        a[3] += w * (-x35*(x10 + x7 + x3*x34));
-        a[4] += w * (-x35*(x16 + x18 + x26 + x31));
-        a[5] += w * (-x35*(x12 + x13 + x6 + x9));
-        a[6] += w * (-x22*x37 + (-x28*x36) + x21*x37*x38 + x26*x34*x36*x38);
+        const lane x0 = lane_sigmoid(p_beta*u2);
+        const lane x1 = (x0*x0);
+        const lane x2 = -1.0 + x0;
+        const lane x3 = (x2*x2);
+        const lane x4 = 4.0*x0;
+        const lane x5 = lane_sigmoid(p_beta*u3);
+        const lane x6 = -1.0 + x5;
+        const lane x7 = lane_sigmoid(p_beta*u1);
+        const lane x8 = -1.0 + x7;
+        const lane x9 = x2*x8;
+        const lane x10 = x0*x7;
+        const lane x11 = x10*(p_beta*p_beta*p_beta*p_beta);
+        const lane x12 = 8.0*x11*x5*x6*x9;
+        const lane x13 = x0*x8;
+        const lane x14 = x2*x7;
+        const lane x15 = x0*x5;
+        const lane x16 = x2*x5;
+        const lane x17 = x0*x6;
+        const lane x18 = x2*x6;
+        const lane x19 = x1*x7;
+        const lane x20 = x19*x5;
+        const lane x21 = x2*x8*(p_beta*p_beta);
+        const lane x22 = 4.0*x21;
+        const lane x23 = -x6;
+        const lane x24 = 4.0*x14;
+        const lane x25 = x15*x24;
+        const lane x26 = (x0*x0*x0);
+        const lane x27 = (x2*x2*x2);
+        const lane x28 = 11.0*x1;
+        const lane x29 = 11.0*x3;
+        const lane x30 = 4.0*x9;
+        const lane x31 = x11*x30;
+        const lane x32 = x1*x8;
+        const lane x33 = x3*x7;
+        const lane x34 = x3*x8;
+        const lane x35 = (x7*x7);
+        const lane x36 = (x8*x8);
+        const lane x37 = 4.0*x13*x7;
+        const lane x38 = x30*x7;
+        a[0] += w * (-x12*(x1 + x3 + x2*x4));
+        a[1] += w * (-x12*(x10 + x13 + x14 + x9));
+        a[2] += w * (-x12*(x15 + x16 + x17 + x18));
+        a[3] += w * (-x20*x22 + (-x21*x25) + x19*x22*x23 + x14*x21*x23*x4);
+        a[4] += w * (-x31*(x15*x29 + x16*x28 + x17*x29 + x18*x28 + x26*x5 + x26*x6 + x27*x5 + x27*x6));
+        a[5] += w * (-x31*(x20 + x25 + x15*x30 + x17*x24 + x17*x30 + x19*x6 + x32*x5 + x32*x6 + x33*x5 + x33*x6 + x34*x5 + x34*x6));
+        a[6] += w * (-x31*(x15*x35 + x15*x36 + x16*x35 + x16*x36 + x17*x35 + x17*x36 + x18*x35 + x18*x36 + x37*x5 + x37*x6 + x38*x5 + x38*x6));
     }
     for (int i = 0; i < 7; i++)
         out[i] = lane_sum(a[i]);
@@ -1182,51 +1183,51 @@ static void average_noise_slopes_4(const double *cov, const double *p, const rul
 
         const lane x0 = lane_sigmoid(p_beta*u1);
         const lane x1 = (x0*x0);
-        const lane x2 = lane_sigmoid(p_beta*u2);
-        const lane x3 = lane_sigmoid(p_beta*u3);
-        const lane x4 = x2*x3;
-        const lane x5 = -1.0 + x0;
-        const lane x6 = (x5*x5);
-        const lane x7 = -1.0 + x2;
-        const lane x8 = x3*x7;
-        const lane x9 = -1.0 + x3;
-        const lane x10 = x2*x9;
-        const lane x11 = x7*x9;
-        const lane x12 = x2*x5;
-        const lane x13 = 4.0*x0;
-        const lane x14 = x13*x3;
-        const lane x15 = x5*x7;
-        const lane x16 = x15*x9;
-        const lane x17 = 4.0*x15;
-        const lane x18 = x0*x2;
-        const lane x19 = x18*(p_beta*p_beta*p_beta*p_beta);
-        const lane x20 = x17*x19;
-        const lane x21 = (x2*x2);
-        const lane x22 = x0*x21;
-        const lane x23 = x22*x3;
-        const lane x24 = x21*x5;
-        const lane x25 = (x7*x7);
-        const lane x26 = x0*x25;
-        const lane x27 = x25*x5;
-        const lane x28 = x0*x7;
-        const lane x29 = 4.0*x28;
-        const lane x30 = x29*x4;
-        const lane x31 = (x2*x2*x2);
-        const lane x32 = (x7*x7*x7);
-        const lane x33 = 11.0*x21;
-        const lane x34 = 11.0*x25;
-        const lane x35 = 8.0*x16*x19*x3;
-        const lane x36 = 4.0*x2;
-        const lane x37 = x5*x7*(p_beta*p_beta);
-        const lane x38 = 4.0*x37;
-        const lane x39 = -x9;
-        a[0] += w * (-x20*(x1*x10 + x1*x11 + x1*x4 + x1*x8 + x10*x6 + x11*x6 + x12*x14 + x13*x16 + x14*x15 + x4*x6 + x6*x8 + x12*x13*x9));
-        a[1] += w * (-x20*(x23 + x30 + x10*x17 + x10*x29 + x17*x4 + x22*x9 + x24*x3 + x24*x9 + x26*x3 + x26*x9 + x27*x3 + x27*x9));
-        a[2] += w * (-x20*(x10*x34 + x11*x33 + x3*x31 + x3*x32 + x31*x9 + x32*x9 + x33*x8 + x34*x4));
-        a[3] += w * (-x35*(x12 + x15 + x18 + x28));
-        a[4] += w * (-x35*(x21 + x25 + x36*x7));
-        a[5] += w * (-x35*(x10 + x11 + x4 + x8));
-        a[6] += w * (-x23*x38 + (-x30*x37) + x22*x38*x39 + x28*x36*x37*x39);
+        const lane x2 = -1.0 + x0;
+        const lane x3 = (x2*x2);
+        const lane x4 = 4.0*x0;
+        const lane x5 = lane_sigmoid(p_beta*u3);
+        const lane x6 = -1.0 + x5;
+        const lane x7 = lane_sigmoid(p_beta*u2);
+        const lane x8 = -1.0 + x7;
+        const lane x9 = x2*x8;
+        const lane x10 = x6*x9;
+        const lane x11 = x0*x7;
+        const lane x12 = x11*(p_beta*p_beta*p_beta*p_beta);
+        const lane x13 = 8.0*x10*x12*x5;
+        const lane x14 = x2*x7;
+        const lane x15 = x0*x8;
+        const lane x16 = x0*x5;
+        const lane x17 = x2*x5;
+        const lane x18 = x0*x6;
+        const lane x19 = x2*x6;
+        const lane x20 = x1*x7;
+        const lane x21 = x20*x5;
+        const lane x22 = x2*x8*(p_beta*p_beta);
+        const lane x23 = 4.0*x22;
+        const lane x24 = -x6;
+        const lane x25 = 4.0*x14;
+        const lane x26 = x16*x25;
+        const lane x27 = (x0*x0*x0);
+        const lane x28 = (x2*x2*x2);
+        const lane x29 = 11.0*x1;
+        const lane x30 = 11.0*x3;
+        const lane x31 = 4.0*x9;
+        const lane x32 = x12*x31;
+        const lane x33 = (x7*x7);
+        const lane x34 = (x8*x8);
+        const lane x35 = 4.0*x7;
+        const lane x36 = x35*x5;
+        const lane x37 = x3*x7;
+        const lane x38 = x1*x8;
+        const lane x39 = x3*x8;
+        a[0] += w * (-x13*(x1 + x3 + x2*x4));
+        a[1] += w * (-x13*(x11 + x14 + x15 + x9));
+        a[2] += w * (-x13*(x16 + x17 + x18 + x19));
+        a[3] += w * (-x21*x23 + (-x22*x26) + x20*x23*x24 + x14*x22*x24*x4);
+        a[4] += w * (-x32*(x16*x30 + x17*x29 + x18*x30 + x19*x29 + x27*x5 + x27*x6 + x28*x5 + x28*x6));
+        a[5] += w * (-x32*(x10*x35 + x15*x36 + x16*x33 + x16*x34 + x17*x33 + x17*x34 + x18*x33 + x18*x34 + x19*x33 + x19*x34 + x36*x9 + x15*x35*x6));
+        a[6] += w * (-x32*(x21 + x26 + x16*x31 + x18*x25 + x18*x31 + x20*x6 + x37*x5 + x37*x6 + x38*x5 + x38*x6 + x39*x5 + x39*x6));
     }
     for (int i = 0; i < 7; i++)
         out[i] = lane_sum(a[i]);
@@ -1250,64 +1251,64 @@ static void average_noise_slopes_5(const double *cov, const double *p, const rul
         const lane u3 = f[3] * z1 + f[4] * z2 + f[5] * z3;
         const lane u4 = f[6] * z1 + f[7] * z2 + f[8] * z3 + f[9] * z4;
 
-        const lane x0 = lane_sigmoid(p_beta*u1);
-        const lane x1 = (x0*x0);
-        const lane x2 = lane_sigmoid(p_beta*u3);
+        const lane x0 = (p_beta*p_beta*p_beta*p_beta);
+        const lane x1 = lane_sigmoid(p_beta*u1);
+        const lane x2 = -1.0 + x1;
         const lane x3 = lane_sigmoid(p_beta*u4);
-        const lane x4 = x2*x3;
-        const lane x5 = -1.0 + x0;
-        const lane x6 = (x5*x5);
-        const lane x7 = -1.0 + x2;
-        const lane x8 = x3*x7;
-        const lane x9 = -1.0 + x3;
-        const lane x10 = x2*x9;
-        const lane x11 = x7*x9;
-        const lane x12 = x3*x5;
-        const lane x13 = x0*x2;
-        const lane x14 = 4.0*x13;
-        const lane x15 = x0*x7;
-        const lane x16 = 4.0*x15;
-        const lane x17 = x5*x9;
-        const lane x18 = lane_sigmoid(p_beta*u2);
-        const lane x19 = 4.0*x18;
-        const lane x20 = x0*x19;
-        const lane x21 = -1.0 + x18;
-        const lane x22 = (p_beta*p_beta*p_beta*p_beta);
-        const lane x23 = x21*x22;
-        const lane x24 = x20*x23*x5;
-        const lane x25 = x0*x3;
-        const lane x26 = x18*x2;
-        const lane x27 = x25*x26;
-        const lane x28 = x2*x21;
-        const lane x29 = x18*x7;
-        const lane x30 = x0*x9;
-        const lane x31 = x21*x7;
-        const lane x32 = x17*x31;
-        const lane x33 = (x18*x18);
-        const lane x34 = (x21*x21);
-        const lane x35 = x21*x3;
-        const lane x36 = 4.0*x26;
-        const lane x37 = 4.0*x29;
-        const lane x38 = x21*x9;
-        const lane x39 = x5*x7;
-        const lane x40 = 8.0*x18*x23;
-        const lane x41 = x13*x39*x40;
-        const lane x42 = x17*x25*x40;
-        const lane x43 = x10 + x11 + x4 + x8;
-        const lane x44 = x21*x5*(p_beta*p_beta);
-        const lane x45 = -x44*x7;
-        const lane x46 = -x9;
-        a[0] += w * (x24*(x1*x10 + x1*x11 + x1*x4 + x1*x8 + x10*x6 + x11*x6 + x12*x14 + x12*x16 + x14*x17 + x16*x17 + x4*x6 + x6*x8));
-        a[1] += w * (x24*(x27 + x32 + x12*x26 + x12*x28 + x12*x29 + x12*x31 + x17*x26 + x17*x28 + x17*x29 + x25*x28 + x25*x29 + x25*x31 + x26*x30 + x28*x30 + x29*x30 + x30*x31));
-        a[2] += w * (x24*(x10*x33 + x10*x34 + x11*x33 + x11*x34 + x33*x4 + x33*x8 + x34*x4 + x34*x8 + x35*x36 + x35*x37 + x36*x38 + x37*x38));
-        a[3] += w * (x41*(x12 + x17 + x25 + x30));
-        a[4] += w * (x42*(x13 + x15 + x39 + x2*x5));
-        a[5] += w * (x41*(x35 + x38 + x18*x3 + x18*x9));
-        a[6] += w * (x42*(x26 + x28 + x29 + x31));
-        a[7] += w * (x41*x43);
-        a[8] += w * (16.0*x22*x27*x32);
-        a[9] += w * (x42*x43);
-        a[10] += w * (4.0*x27*x44 + x20*x45*x46 + (-x19*x25*x45) + (-x14*x18*x44*x46));
+        const lane x4 = -1.0 + x3;
+        const lane x5 = x2*x4;
+        const lane x6 = lane_sigmoid(p_beta*u2);
+        const lane x7 = -1.0 + x6;
+        const lane x8 = lane_sigmoid(p_beta*u3);
+        const lane x9 = -1.0 + x8;
+        const lane x10 = x7*x9;
+        const lane x11 = x10*x5;
+        const lane x12 = x1*x3;
+        const lane x13 = x6*x8;
+        const lane x14 = x12*x13;
+        const lane x15 = x2*x3;
+        const lane x16 = x1*x4;
+        const lane x17 = x2*x9;
+        const lane x18 = x1*x8;
+        const lane x19 = x0*x7;
+        const lane x20 = 8.0*x19*x6;
+        const lane x21 = x17*x18*x20;
+        const lane x22 = x3*x7;
+        const lane x23 = x4*x7;
+        const lane x24 = x3*x8;
+        const lane x25 = x3*x9;
+        const lane x26 = x4*x8;
+        const lane x27 = x4*x9;
+        const lane x28 = x24 + x25 + x26 + x27;
+        const lane x29 = x1*x9;
+        const lane x30 = x12*x20*x5;
+        const lane x31 = x7*x8;
+        const lane x32 = x6*x9;
+        const lane x33 = x2*x7*(p_beta*p_beta);
+        const lane x34 = 4.0*x6;
+        const lane x35 = -x33*x9;
+        const lane x36 = -x4;
+        const lane x37 = 4.0*x18;
+        const lane x38 = x1*x34;
+        const lane x39 = (x1*x1);
+        const lane x40 = (x2*x2);
+        const lane x41 = 4.0*x29;
+        const lane x42 = x19*x2*x38;
+        const lane x43 = (x6*x6);
+        const lane x44 = (x7*x7);
+        const lane x45 = 4.0*x13;
+        const lane x46 = 4.0*x32;
+        a[0] += w * (16.0*x0*x11*x14);
+        a[1] += w * (x21*(x12 + x15 + x16 + x5));
+        a[2] += w * (x21*(x22 + x23 + x3*x6 + x4*x6));
+        a[3] += w * (x21*x28);
+        a[4] += w * (x30*(x17 + x18 + x29 + x2*x8));
+        a[5] += w * (x30*(x10 + x13 + x31 + x32));
+        a[6] += w * (x28*x30);
+        a[7] += w * (4.0*x14*x33 + x35*x36*x38 + (-x12*x34*x35) + (-x33*x36*x37*x6));
+        a[8] += w * (x42*(x15*x37 + x15*x41 + x24*x39 + x24*x40 + x25*x39 + x25*x40 + x26*x39 + x26*x40 + x27*x39 + x27*x40 + x37*x5 + x41*x5));
+        a[9] += w * (x42*(x22*x45 + x22*x46 + x23*x45 + x23*x46 + x24*x43 + x24*x44 + x25*x43 + x25*x44 + x26*x43 + x26*x44 + x27*x43 + x27*x44));
+        a[10] += w * (x42*(x11 + x14 + x10*x12 + x10*x15 + x10*x16 + x12*x31 + x12*x32 + x13*x15 + x13*x16 + x13*x5 + x15*x31 + x15*x32 + x16*x31 + x16*x32 + x31*x5 + x32*x5));
     }
     for (int i = 0; i < 11; i++)
         out[i] = lane_sum(a[i]);
@@ -1348,11 +1349,11 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
             E0_1[l] = e[1];
         }
     }
-    lane E1_0, E1_1, E1_2, E1_3;
+    lane E1_0, E1_1, E1_2, E1_3, E1_4, E1_5, E1_6, E1_7;
     {
-        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1};
+        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
         const lane inner[1] = {p_beta};
-        double c[LANES][3], v[LANES][1], e[4];
+        double c[LANES][3], v[LANES][1], e[8];
         for (int l = 0; l < LANES; l++) {
             for (int i = 0; i < 3; i++)
                 c[l][i] = cov[i][l];
@@ -1365,13 +1366,17 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
             E1_1[l] = e[1];
             E1_2[l] = e[2];
             E1_3[l] = e[3];
+            E1_4[l] = e[4];
+            E1_5[l] = e[5];
+            E1_6[l] = e[6];
+            E1_7[l] = e[7];
         }
     }
-    lane E2_0, E2_1, E2_2, E2_3, E2_4, E2_5, E2_6, E2_7;
+    lane E2_0, E2_1, E2_2, E2_3;
     {
-        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
+        const lane cov[3] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1};
         const lane inner[1] = {p_beta};
-        double c[LANES][3], v[LANES][1], e[8];
+        double c[LANES][3], v[LANES][1], e[4];
         for (int l = 0; l < LANES; l++) {
             for (int i = 0; i < 3; i++)
                 c[l][i] = cov[i][l];
@@ -1384,15 +1389,11 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
             E2_1[l] = e[1];
             E2_2[l] = e[2];
             E2_3[l] = e[3];
-            E2_4[l] = e[4];
-            E2_5[l] = e[5];
-            E2_6[l] = e[6];
-            E2_7[l] = e[7];
         }
     }
     lane E3_0, E3_1, E3_2, E3_3, E3_4, E3_5, E3_6;
     {
-        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
+        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_4_4};
         const lane inner[1] = {p_beta};
         double c[LANES][6], v[LANES][1], e[7];
         for (int l = 0; l < LANES; l++) {
@@ -1414,7 +1415,7 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
     }
     lane E4_0, E4_1, E4_2, E4_3, E4_4, E4_5, E4_6;
     {
-        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_4_4};
+        const lane cov[6] = {lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_1, lane_set1(0.0) + 3.0*q_1_1, lane_set1(0.0) + q_1_4, lane_set1(0.0) + 3.0*q_1_4, lane_set1(0.0) + 3.0*q_4_4};
         const lane inner[1] = {p_beta};
         double c[LANES][6], v[LANES][1], e[7];
         for (int l = 0; l < LANES; l++) {
@@ -1466,13 +1467,12 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
     const lane x3 = (q_2_6*q_2_6);
     const lane x4 = 3.0*x3;
     const lane x5 = 1.5*x0;
-    const lane x6 = 2.0*q_2_3;
-    const lane x7 = 2.0*q_2_6;
-    out[0] = lane_set1(0.0) + x0*(E3_1 + 1.5*E3_0 + 1.5*E3_2) + x0*(E4_1 + 1.5*E4_0 + 1.5*E4_2) + x1*E2_0 + x2*(E1_1 + 1.5*E1_0 + 1.5*E1_2) + x3*(E5_1 + 1.5*E5_0 + 1.5*E5_2) + x4*E2_1 + 3.0*x2*E0_0;
-    out[1] = lane_set1(0.0) + x0*(E3_3 + 3.0*E3_4) + x0*(E4_4 + 3.0*E4_3) + x3*(E5_4 + E5_5 + 3.0*E5_3 + 3.0*E5_6) + 6.0*x0*E2_2 + 6.0*x3*E2_3;
-    out[2] = lane_set1(0.0) + x1*E2_4 + x3*(E5_8 + 1.5*E5_7 + 1.5*E5_9) + x4*E2_5 + x5*E3_5 + x5*E4_5;
-    out[3] = lane_set1(0.0) + x6*E1_3 + x7*E2_6 + E3_6*q_2_6 + E4_6*q_2_6 + 4.0*E0_1*q_2_3;
-    out[4] = lane_set1(0.0) + x6*E2_6 + x7*E5_10 + E3_6*q_2_3 + E4_6*q_2_3 + 4.0*E2_7*q_2_6;
+    const lane x6 = 2.0*E1_5;
+    out[0] = lane_set1(0.0) + x0*(E3_5 + 1.5*E3_4 + 1.5*E3_6) + x0*(E4_6 + 1.5*E4_4 + 1.5*E4_5) + x1*E1_6 + x2*(E2_3 + 1.5*E2_1 + 1.5*E2_2) + x3*(E5_10 + 1.5*E5_8 + 1.5*E5_9) + x4*E1_7 + 3.0*x2*E0_1;
+    out[1] = lane_set1(0.0) + x0*(E3_0 + 3.0*E3_1) + x0*(E4_0 + 3.0*E4_1) + x3*(E5_2 + E5_4 + 3.0*E5_1 + 3.0*E5_5) + 6.0*x0*E1_1 + 6.0*x3*E1_2;
+    out[2] = lane_set1(0.0) + x1*E1_3 + x3*(E5_0 + 1.5*E5_3 + 1.5*E5_6) + x4*E1_0 + x5*E3_2 + x5*E4_2;
+    out[3] = lane_set1(0.0) + x6*q_2_6 + E3_3*q_2_6 + E4_3*q_2_6 + 2.0*E2_0*q_2_3 + 4.0*E0_0*q_2_3;
+    out[4] = lane_set1(0.0) + x6*q_2_3 + E3_3*q_2_3 + E4_3*q_2_3 + 2.0*E5_7*q_2_6 + 4.0*E1_4*q_2_6;
     out[5] = lane_set1(0.0) + 0.0;
 }
 

@@ -230,8 +230,8 @@ def _average_couplings_1(cov, params, rule):
         x4 = -1.0 + x0
         x5 = x4*(p_beta*p_beta)
         out[0, n] = w @ (x0 + x1 + (-x3))
-        out[1, n] = w @ (x0*x5*(-x3 + 2.0*x0 + (-2.0*x1*x4)))
-        out[2, n] = w @ (-x2*x5*(-1.0 + x1))
+        out[1, n] = w @ (-x2*x5*(-1.0 + x1))
+        out[2, n] = w @ (x0*x5*(-x3 + 2.0*x0 + (-2.0*x1*x4)))
     return out.reshape((3, *batch))
 
 
@@ -251,8 +251,8 @@ def _couplings(q, params, rule):
     x0 = 3.0*q_2_6
     return _stack(
         (
-            x0*E1_1 + 3.0*E0_1*q_2_3,
-            x0*E1_2,
+            x0*E1_2 + 3.0*E0_1*q_2_3,
+            x0*E1_1,
             2.0*E0_0,
             E1_0,
         ),
@@ -279,6 +279,32 @@ def _average_noise_0(cov, params, rule):
 
 
 def _average_noise_1(cov, params, rule):
+    """Averages over 2 Gaussian variables, 2 outputs."""
+    z, w = rule[2]
+    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
+    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
+    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
+    out = np.empty((2, cov[0].size))
+    for n in range(cov[0].size):
+        u1, u2 = _colour([c[n] for c in cov], z)
+        p_beta, = (x[n] for x in params)
+        x0 = _sigmoid(p_beta*u2)
+        x1 = _sigmoid(p_beta*u1)
+        x2 = -1.0 + x1
+        x3 = (x2*x2)*(p_beta*p_beta)
+        x4 = x3*(x1*x1)
+        x5 = 6.0*x4
+        x6 = 1.0 + (-x0)
+        x7 = 12.0*x0
+        x8 = x4*x7
+        x9 = x3*(x1*x1*x1)
+        x10 = 12.0*x6
+        out[0, n] = w @ (x5*(x0*x0) + x5*(x6*x6) + (-x6*x8))
+        out[1, n] = w @ (x10*x9 + (-x2*x8) + (-x7*x9) + x10*x2*x4)
+    return out.reshape((2, *batch))
+
+
+def _average_noise_2(cov, params, rule):
     """Averages over 2 Gaussian variables, 1 output."""
     z, w = rule[2]
     batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
@@ -301,54 +327,7 @@ def _average_noise_1(cov, params, rule):
     return out.reshape((1, *batch))
 
 
-def _average_noise_2(cov, params, rule):
-    """Averages over 2 Gaussian variables, 2 outputs."""
-    z, w = rule[2]
-    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
-    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
-    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
-    out = np.empty((2, cov[0].size))
-    for n in range(cov[0].size):
-        u1, u2 = _colour([c[n] for c in cov], z)
-        p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u2)
-        x1 = _sigmoid(p_beta*u1)
-        x2 = -1.0 + x1
-        x3 = (x2*x2)*(p_beta*p_beta)
-        x4 = 12.0*x3
-        x5 = x4*(x1*x1*x1)
-        x6 = 1.0 + (-x0)
-        x7 = (x1*x1)
-        x8 = x2*x4*x7
-        x9 = 6.0*x3*x7
-        out[0, n] = w @ (x5*x6 + x6*x8 + (-x0*x5) + (-x0*x8))
-        out[1, n] = w @ (x9*(x0*x0) + x9*(x6*x6) + (-x0*x4*x6*x7))
-    return out.reshape((2, *batch))
-
-
 def _average_noise_3(cov, params, rule):
-    """Averages over 3 Gaussian variables, 1 output."""
-    z, w = rule[3]
-    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
-    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
-    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
-    out = np.empty((1, cov[0].size))
-    for n in range(cov[0].size):
-        u1, u2, u3 = _colour([c[n] for c in cov], z)
-        p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u3)
-        x1 = _sigmoid(p_beta*u1)
-        x2 = -1.0 + x1
-        x3 = _sigmoid(p_beta*u2)
-        x4 = -4.0*x2*x3*(p_beta*p_beta)*(1.0 + (-x3))
-        x5 = x4*(x1*x1)
-        x6 = 1.0 + (-x0)
-        x7 = x1*x2*x4
-        out[0, n] = w @ (x5*x6 + x6*x7 + (-x0*x5) + (-x0*x7))
-    return out.reshape((1, *batch))
-
-
-def _average_noise_4(cov, params, rule):
     """Averages over 3 Gaussian variables, 1 output."""
     z, w = rule[3]
     batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
@@ -366,6 +345,28 @@ def _average_noise_4(cov, params, rule):
         x5 = x4*(x1*x1)
         x6 = 1.0 + (-x0)
         x7 = x1*x3*x4
+        out[0, n] = w @ (x5*x6 + x6*x7 + (-x0*x5) + (-x0*x7))
+    return out.reshape((1, *batch))
+
+
+def _average_noise_4(cov, params, rule):
+    """Averages over 3 Gaussian variables, 1 output."""
+    z, w = rule[3]
+    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
+    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
+    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
+    out = np.empty((1, cov[0].size))
+    for n in range(cov[0].size):
+        u1, u2, u3 = _colour([c[n] for c in cov], z)
+        p_beta, = (x[n] for x in params)
+        x0 = _sigmoid(p_beta*u3)
+        x1 = _sigmoid(p_beta*u1)
+        x2 = -1.0 + x1
+        x3 = _sigmoid(p_beta*u2)
+        x4 = -4.0*x2*x3*(p_beta*p_beta)*(1.0 + (-x3))
+        x5 = x4*(x1*x1)
+        x6 = 1.0 + (-x0)
+        x7 = x1*x2*x4
         out[0, n] = w @ (x5*x6 + x6*x7 + (-x0*x5) + (-x0*x7))
     return out.reshape((1, *batch))
 
@@ -400,23 +401,23 @@ def _noise(q, params, rule):
         (p_beta,),
         _RULES if rule is None else rule,
     )
-    E1_0, = _average_noise_1(
-        (3.0*q_1_1, q_1_1, 3.0*q_1_1),
-        (p_beta,),
-        _RULES if rule is None else rule,
-    )
-    E2_0, E2_1 = _average_noise_2(
+    E1_0, E1_1 = _average_noise_1(
         (3.0*q_1_1, 3.0*q_1_4, 3.0*q_4_4),
         (p_beta,),
         _RULES if rule is None else rule,
     )
+    E2_0, = _average_noise_2(
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1),
+        (p_beta,),
+        _RULES if rule is None else rule,
+    )
     E3_0, = _average_noise_3(
-        (3.0*q_1_1, q_1_1, 3.0*q_1_1, q_1_4, 3.0*q_1_4, 3.0*q_4_4),
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1, 3.0*q_1_4, q_1_4, 3.0*q_4_4),
         (p_beta,),
         _RULES if rule is None else rule,
     )
     E4_0, = _average_noise_4(
-        (3.0*q_1_1, q_1_1, 3.0*q_1_1, 3.0*q_1_4, q_1_4, 3.0*q_4_4),
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1, q_1_4, 3.0*q_1_4, 3.0*q_4_4),
         (p_beta,),
         _RULES if rule is None else rule,
     )
@@ -430,7 +431,7 @@ def _noise(q, params, rule):
     x2 = (q_2_6*q_2_6)
     return _stack(
         (
-            x0*E3_0 + x0*E4_0 + x1*E1_0 + x2*E5_0 + 2.0*x0*E2_0 + 2.0*x1*E0_0 + 2.0*x2*E2_1,
+            x0*E3_0 + x0*E4_0 + x1*E2_0 + x2*E5_0 + 2.0*x0*E1_1 + 2.0*x1*E0_0 + 2.0*x2*E1_0,
         ),
         q.shape[1:],
     )
@@ -452,6 +453,21 @@ def _average_potential_0(cov, params, rule):
 
 
 def _average_potential_1(cov, params, rule):
+    """Averages over 1 Gaussian variable, 1 output."""
+    z, w = rule[1]
+    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
+    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
+    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
+    out = np.empty((1, cov[0].size))
+    for n in range(cov[0].size):
+        u1, = _colour([c[n] for c in cov], z)
+        p_beta, = (x[n] for x in params)
+        x0 = _sigmoid(p_beta*u1)
+        out[0, n] = w @ (0.5*(x0*x0) + 0.5*((-1.0 + x0)*(-1.0 + x0)))
+    return out.reshape((1, *batch))
+
+
+def _average_potential_2(cov, params, rule):
     """Averages over 2 Gaussian variables, 1 output."""
     z, w = rule[2]
     batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
@@ -467,21 +483,6 @@ def _average_potential_1(cov, params, rule):
     return out.reshape((1, *batch))
 
 
-def _average_potential_2(cov, params, rule):
-    """Averages over 1 Gaussian variable, 1 output."""
-    z, w = rule[1]
-    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
-    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
-    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
-    out = np.empty((1, cov[0].size))
-    for n in range(cov[0].size):
-        u1, = _colour([c[n] for c in cov], z)
-        p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u1)
-        out[0, n] = w @ (0.5*(x0*x0) + 0.5*((-1.0 + x0)*(-1.0 + x0)))
-    return out.reshape((1, *batch))
-
-
 def _potential(q, params, rule):
     q_1_1, q_1_4, q_4_4, q_2_3, q_2_6, q_5_6 = q
     p_beta = _parameter(params, "beta")
@@ -491,18 +492,18 @@ def _potential(q, params, rule):
         _RULES if rule is None else rule,
     )
     E1_0, = _average_potential_1(
-        (3.0*q_1_1, 3.0*q_1_4, 3.0*q_4_4),
+        (3.0*q_4_4,),
         (p_beta,),
         _RULES if rule is None else rule,
     )
     E2_0, = _average_potential_2(
-        (3.0*q_4_4,),
+        (3.0*q_1_1, 3.0*q_1_4, 3.0*q_4_4),
         (p_beta,),
         _RULES if rule is None else rule,
     )
     return _stack(
         (
-            2.0*E0_0*q_2_3 + 2.0*E1_0*q_2_6 + 2.0*E2_0*q_5_6,
+            2.0*E0_0*q_2_3 + 2.0*E1_0*q_5_6 + 2.0*E2_0*q_2_6,
         ),
         q.shape[1:],
     )
@@ -537,17 +538,17 @@ def _average_coupling_slopes_0(cov, params, rule):
         u1, = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
         x0 = _sigmoid(p_beta*u1)
-        x1 = -1.0 + x0
-        x2 = (x0*x0)
-        x3 = -1.0 + 2.0*x0
-        x4 = 12.0*x3
-        x5 = (x1*x1)
-        x6 = x0*x1
-        x7 = x2 + x5 + 4.0*x6
-        x8 = x6*x7
-        x9 = x3*x7
-        out[0, n] = w @ (x6*(p_beta*p_beta*p_beta*p_beta)*(8.0*x8 + x0*x9 + x1*x9 + x0*x4*x5 + x1*x2*x4))
-        out[1, n] = w @ (x8*(p_beta*p_beta))
+        x1 = (x0*x0)
+        x2 = -1.0 + x0
+        x3 = (x2*x2)
+        x4 = x0*x2
+        x5 = x1 + x3 + 4.0*x4
+        x6 = x4*x5
+        x7 = -1.0 + 2.0*x0
+        x8 = 12.0*x7
+        x9 = x5*x7
+        out[0, n] = w @ (x6*(p_beta*p_beta))
+        out[1, n] = w @ (x4*(p_beta*p_beta*p_beta*p_beta)*(8.0*x6 + x0*x9 + x2*x9 + x0*x3*x8 + x1*x2*x8))
     return out.reshape((2, *batch))
 
 
@@ -561,33 +562,33 @@ def _average_coupling_slopes_1(cov, params, rule):
     for n in range(cov[0].size):
         u1, u2 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
-        x0 = (p_beta*p_beta*p_beta*p_beta)
+        x0 = (p_beta*p_beta)
         x1 = _sigmoid(p_beta*u1)
         x2 = -1.0 + x1
         x3 = _sigmoid(p_beta*u2)
-        x4 = 2.0*x3
-        x5 = -1.0 + x4
-        x6 = 4.0*x5
-        x7 = 2.0*x1
-        x8 = x3*x7
-        x9 = 1.0 + x8
-        x10 = x9 + (-x7) + x2*x4
-        x11 = x1*x2
-        x12 = -1.0 + x7
-        x13 = x1*x12
-        x14 = x12*x2
-        x15 = -1.0 + x3
-        x16 = x15*x2
+        x4 = -1.0 + x3
+        x5 = x2*x4
+        x6 = 2.0*x1
+        x7 = x3*x6
+        x8 = x5*x7
+        x9 = 2.0*x3
+        x10 = 1.0 + x7
+        x11 = x10 + (-2.0*x1) + x2*x9
+        x12 = x1*x2
+        x13 = -1.0 + x6
+        x14 = x1*x13
+        x15 = x13*x2
+        x16 = (p_beta*p_beta*p_beta*p_beta)
         x17 = x16*x8
-        x18 = x0*x17
-        x19 = (p_beta*p_beta)
-        out[0, n] = w @ (-x0*x11*(x10*x13 + x10*x14 + 4.0*x10*x11 + x1*x6*(x2*x2) + x2*x6*(x1*x1)))
-        out[1, n] = w @ (-x18*(x13 + x14 + x2*x7))
-        out[2, n] = w @ (-x18*(x16 + x1*x15 + x1*x3 + x2*x3))
-        out[3, n] = w @ (-x10*x11*x19)
-        out[4, n] = w @ (-x18*(x15*x4 + x15*x5 + x3*x5))
-        out[5, n] = w @ (-x17*x19)
-        out[6, n] = w @ (x15*x19*x3*(-x9 + 2.0*x3 + (-x15*x7)))
+        x18 = -1.0 + x9
+        x19 = 4.0*x18
+        out[0, n] = w @ (-x0*x8)
+        out[1, n] = w @ (-x0*x11*x12)
+        out[2, n] = w @ (x0*x3*x4*(-x10 + 2.0*x3 + (-x4*x6)))
+        out[3, n] = w @ (-x17*(x14 + x15 + x2*x6))
+        out[4, n] = w @ (-x17*(x18*x3 + x18*x4 + x4*x9))
+        out[5, n] = w @ (-x17*(x5 + x1*x3 + x1*x4 + x2*x3))
+        out[6, n] = w @ (-x12*x16*(x11*x14 + x11*x15 + 4.0*x11*x12 + x1*x19*(x2*x2) + x19*x2*(x1*x1)))
     return out.reshape((7, *batch))
 
 
@@ -606,18 +607,18 @@ def _coupling_slopes(q, params, rule):
     )
     x0 = 4.5*q_2_6
     x1 = 9.0*q_2_6
-    x2 = 3.0*E0_1
-    x3 = 3.0*E1_5
+    x2 = 3.0*E0_0
+    x3 = 3.0*E1_0
     return _stack(
         (
-            x0*E1_0 + 4.5*E0_0*q_2_3,
-            x1*E1_1,
-            x0*E1_2,
+            x0*E1_6 + 4.5*E0_1*q_2_3,
+            x1*E1_3,
+            x0*E1_5,
             x2,
-            3.0*E1_3,
+            3.0*E1_1,
             0.0,
-            x0*E1_1,
-            x1*E1_2,
+            x0*E1_3,
+            x1*E1_5,
             x0*E1_4,
             0.0,
             x3,
@@ -628,9 +629,9 @@ def _coupling_slopes(q, params, rule):
             0.0,
             0.0,
             0.0,
-            1.5*E1_3,
+            1.5*E1_1,
             x3,
-            1.5*E1_6,
+            1.5*E1_2,
             0.0,
             0.0,
             0.0,
@@ -652,61 +653,16 @@ def _average_noise_slopes_0(cov, params, rule):
         x0 = _sigmoid(p_beta*u1)
         x1 = (x0*x0*x0*x0)
         x2 = -1.0 + x0
-        x3 = x2*(x0*x0*x0)
-        x4 = (x0*x0)*(x2*x2)
-        x5 = (x2*x2)*(p_beta*p_beta)
-        x6 = 6.0*x5
-        out[0, n] = w @ (24.0*x4*(p_beta*p_beta*p_beta*p_beta)*(x1 + (x2*x2*x2*x2) + 10.0*x3 + 20.0*x4 + 10.0*x0*(x2*x2*x2)))
-        out[1, n] = w @ (x1*x6 + x4*x6 + 12.0*x3*x5)
+        x3 = (x2*x2)*(p_beta*p_beta)
+        x4 = 6.0*x3
+        x5 = x2*(x0*x0*x0)
+        x6 = (x0*x0)*(x2*x2)
+        out[0, n] = w @ (x1*x4 + x4*x6 + 12.0*x3*x5)
+        out[1, n] = w @ (24.0*x6*(p_beta*p_beta*p_beta*p_beta)*(x1 + (x2*x2*x2*x2) + 10.0*x5 + 20.0*x6 + 10.0*x0*(x2*x2*x2)))
     return out.reshape((2, *batch))
 
 
 def _average_noise_slopes_1(cov, params, rule):
-    """Averages over 2 Gaussian variables, 4 outputs."""
-    z, w = rule[2]
-    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
-    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
-    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
-    out = np.empty((4, cov[0].size))
-    for n in range(cov[0].size):
-        u1, u2 = _colour([c[n] for c in cov], z)
-        p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u2)
-        x1 = _sigmoid(p_beta*u1)
-        x2 = (x1*x1*x1)
-        x3 = -1.0 + x1
-        x4 = (x3*x3*x3)
-        x5 = -1.0 + x0
-        x6 = 11.0*x0
-        x7 = (x1*x1)
-        x8 = x3*x7
-        x9 = (x3*x3)
-        x10 = x1*x9
-        x11 = 11.0*x5
-        x12 = x0*x5
-        x13 = 4.0*x12
-        x14 = x1*x3
-        x15 = x13*x14
-        x16 = x15*(p_beta*p_beta*p_beta*p_beta)
-        x17 = (x0*x0)
-        x18 = x17*x7
-        x19 = (x5*x5)
-        x20 = 4.0*x1
-        x21 = x17*x3
-        x22 = x20*x21
-        x23 = x13*x7
-        x24 = x19*x3
-        x25 = (x0*x0*x0)
-        x26 = (x5*x5*x5)
-        x27 = x3*x5*(p_beta*p_beta)
-        out[0, n] = w @ (x16*(x0*x2 + x0*x4 + x10*x11 + x10*x6 + x11*x8 + x2*x5 + x4*x5 + x6*x8))
-        out[1, n] = w @ (x16*(x18 + x22 + x23 + x13*x9 + x17*x9 + x19*x7 + x19*x9 + x20*x24 + 16.0*x12*x14))
-        out[2, n] = w @ (x16*(x1*x25 + x1*x26 + x11*x21 + x24*x6 + x25*x3 + x26*x3 + x1*x11*x17 + x1*x19*x6))
-        out[3, n] = w @ (x15*x27 + x22*x27 + x23*x27 + 4.0*x18*x27)
-    return out.reshape((4, *batch))
-
-
-def _average_noise_slopes_2(cov, params, rule):
     """Averages over 2 Gaussian variables, 8 outputs."""
     z, w = rule[2]
     batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
@@ -717,47 +673,92 @@ def _average_noise_slopes_2(cov, params, rule):
         u1, u2 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
         x0 = _sigmoid(p_beta*u2)
-        x1 = _sigmoid(p_beta*u1)
-        x2 = (x1*x1*x1)
-        x3 = 2.0*x2
-        x4 = -1.0 + x1
-        x5 = 2.0*(x4*x4*x4)
-        x6 = -1.0 + x0
-        x7 = x0*x4
-        x8 = (x1*x1)
-        x9 = 13.0*x8
-        x10 = x0*x1
-        x11 = (x4*x4)
-        x12 = 13.0*x11
-        x13 = x4*x6
-        x14 = x1*x6
-        x15 = x11*x8*(p_beta*p_beta*p_beta*p_beta)
-        x16 = 24.0*x15
-        x17 = (x0*x0)
-        x18 = x17*x8
-        x19 = (x6*x6)
-        x20 = 3.0*x1*x4
-        x21 = x0*x6
-        x22 = 2.0*x21
-        x23 = 48.0*x15*x21
-        x24 = x10 + x13 + x14 + x7
-        x25 = x16*x21
-        x26 = (x4*x4)*(p_beta*p_beta)
-        x27 = 12.0*x26
-        x28 = x2*x27
-        x29 = -x6
-        x30 = x27*x8
-        x31 = x29*x30
-        x32 = 6.0*x26
-        out[0, n] = w @ (-x16*(x0*x3 + x0*x5 + x10*x12 + x12*x14 + x13*x9 + x3*x6 + x5*x6 + x7*x9))
-        out[1, n] = w @ (x16*(x18 + x11*x17 + x11*x19 + x11*x22 + x17*x20 + x19*x20 + x19*x8 + x22*x8 + 6.0*x10*x13))
-        out[2, n] = w @ (-x23*(x11 + x20 + x8))
-        out[3, n] = w @ (x23*x24)
-        out[4, n] = w @ (-x24*x25)
-        out[5, n] = w @ (x25*(x17 + x19 + 4.0*x21))
-        out[6, n] = w @ (x28*x29 + x31*x4 + (-x0*x28) + (-x30*x7))
-        out[7, n] = w @ (x18*x32 + (-x0*x31) + x32*x8*(x29*x29))
+        x1 = (x0*x0)
+        x2 = -1.0 + x0
+        x3 = (x2*x2)
+        x4 = x0*x2
+        x5 = _sigmoid(p_beta*u1)
+        x6 = -1.0 + x5
+        x7 = (x6*x6)
+        x8 = (x5*x5)
+        x9 = x7*x8*(p_beta*p_beta*p_beta*p_beta)
+        x10 = 24.0*x9
+        x11 = x10*x4
+        x12 = 3.0*x5*x6
+        x13 = 48.0*x4*x9
+        x14 = x0*x5
+        x15 = x0*x6
+        x16 = x2*x5
+        x17 = x2*x6
+        x18 = x14 + x15 + x16 + x17
+        x19 = x1*x8
+        x20 = (x6*x6)*(p_beta*p_beta)
+        x21 = 6.0*x20
+        x22 = -x2
+        x23 = 12.0*x20
+        x24 = x23*x8
+        x25 = x22*x24
+        x26 = (x5*x5*x5)
+        x27 = x23*x26
+        x28 = 2.0*x26
+        x29 = 2.0*(x6*x6*x6)
+        x30 = 13.0*x8
+        x31 = 13.0*x7
+        x32 = 2.0*x4
+        out[0, n] = w @ (x11*(x1 + x3 + 4.0*x4))
+        out[1, n] = w @ (-x13*(x12 + x7 + x8))
+        out[2, n] = w @ (x13*x18)
+        out[3, n] = w @ (-x11*x18)
+        out[4, n] = w @ (x19*x21 + (-x0*x25) + x21*x8*(x22*x22))
+        out[5, n] = w @ (x22*x27 + x25*x6 + (-x0*x27) + (-x15*x24))
+        out[6, n] = w @ (-x10*(x0*x28 + x0*x29 + x14*x31 + x15*x30 + x16*x31 + x17*x30 + x2*x28 + x2*x29))
+        out[7, n] = w @ (x10*(x19 + x1*x12 + x1*x7 + x12*x3 + x3*x7 + x3*x8 + x32*x7 + x32*x8 + 6.0*x14*x17))
     return out.reshape((8, *batch))
+
+
+def _average_noise_slopes_2(cov, params, rule):
+    """Averages over 2 Gaussian variables, 4 outputs."""
+    z, w = rule[2]
+    batch = np.broadcast_shapes(*(np.shape(c) for c in cov), *(np.shape(x) for x in params))
+    cov = [np.broadcast_to(np.asarray(c, dtype=float), batch).ravel() for c in cov]
+    params = [np.broadcast_to(np.asarray(x, dtype=float), batch).ravel() for x in params]
+    out = np.empty((4, cov[0].size))
+    for n in range(cov[0].size):
+        u1, u2 = _colour([c[n] for c in cov], z)
+        p_beta, = (x[n] for x in params)
+        x0 = _sigmoid(p_beta*u1)
+        x1 = (x0*x0)
+        x2 = _sigmoid(p_beta*u2)
+        x3 = (x2*x2)
+        x4 = x1*x3
+        x5 = -1.0 + x0
+        x6 = -1.0 + x2
+        x7 = x5*x6*(p_beta*p_beta)
+        x8 = x0*x5
+        x9 = 4.0*x8
+        x10 = x3*x9
+        x11 = x2*x6
+        x12 = 4.0*x11
+        x13 = x1*x12
+        x14 = x12*x8
+        x15 = (x2*x2*x2)
+        x16 = (x6*x6*x6)
+        x17 = 11.0*x0
+        x18 = x3*x6
+        x19 = (x6*x6)
+        x20 = x19*x2
+        x21 = 11.0*x5
+        x22 = x14*(p_beta*p_beta*p_beta*p_beta)
+        x23 = (x0*x0*x0)
+        x24 = (x5*x5*x5)
+        x25 = x1*x21
+        x26 = (x5*x5)
+        x27 = x17*x26
+        out[0, n] = w @ (x10*x7 + x13*x7 + x14*x7 + 4.0*x4*x7)
+        out[1, n] = w @ (x22*(x0*x15 + x0*x16 + x15*x5 + x16*x5 + x17*x18 + x17*x20 + x18*x21 + x20*x21))
+        out[2, n] = w @ (x22*(x2*x23 + x2*x24 + x2*x25 + x2*x27 + x23*x6 + x24*x6 + x25*x6 + x27*x6))
+        out[3, n] = w @ (x22*(x10 + x13 + x4 + x1*x19 + x12*x26 + x19*x26 + x19*x9 + x26*x3 + 16.0*x11*x8))
+    return out.reshape((4, *batch))
 
 
 def _average_noise_slopes_3(cov, params, rule):
@@ -770,52 +771,52 @@ def _average_noise_slopes_3(cov, params, rule):
     for n in range(cov[0].size):
         u1, u2, u3 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u3)
-        x1 = _sigmoid(p_beta*u1)
-        x2 = (x1*x1*x1)
-        x3 = -1.0 + x1
-        x4 = (x3*x3*x3)
-        x5 = -1.0 + x0
-        x6 = x0*x3
-        x7 = (x1*x1)
-        x8 = 11.0*x7
-        x9 = x0*x1
-        x10 = (x3*x3)
-        x11 = 11.0*x10
-        x12 = x3*x5
-        x13 = x1*x5
-        x14 = _sigmoid(p_beta*u2)
-        x15 = -1.0 + x14
-        x16 = x15*x3
-        x17 = 4.0*x16
-        x18 = x1*x14
-        x19 = x18*(p_beta*p_beta*p_beta*p_beta)
-        x20 = x17*x19
-        x21 = x14*x7
-        x22 = x0*x21
-        x23 = x10*x14
-        x24 = x15*x7
-        x25 = x10*x15
-        x26 = x14*x3
-        x27 = 4.0*x26
-        x28 = x27*x9
-        x29 = (x14*x14)
-        x30 = (x15*x15)
-        x31 = x1*x15
-        x32 = 4.0*x14*x31
-        x33 = x14*x17
-        x34 = 4.0*x1
-        x35 = 8.0*x0*x16*x19*x5
-        x36 = x15*x3*(p_beta*p_beta)
-        x37 = 4.0*x36
-        x38 = -x5
-        out[0, n] = w @ (-x20*(x0*x2 + x0*x4 + x11*x13 + x11*x9 + x12*x8 + x2*x5 + x4*x5 + x6*x8))
-        out[1, n] = w @ (-x20*(x22 + x28 + x0*x23 + x0*x24 + x0*x25 + x13*x17 + x13*x27 + x17*x9 + x21*x5 + x23*x5 + x24*x5 + x25*x5))
-        out[2, n] = w @ (-x20*(x0*x32 + x0*x33 + x12*x29 + x12*x30 + x13*x29 + x13*x30 + x29*x6 + x29*x9 + x30*x6 + x30*x9 + x32*x5 + x33*x5))
-        out[3, n] = w @ (-x35*(x10 + x7 + x3*x34))
-        out[4, n] = w @ (-x35*(x16 + x18 + x26 + x31))
-        out[5, n] = w @ (-x35*(x12 + x13 + x6 + x9))
-        out[6, n] = w @ (-x22*x37 + (-x28*x36) + x21*x37*x38 + x26*x34*x36*x38)
+        x0 = _sigmoid(p_beta*u2)
+        x1 = (x0*x0)
+        x2 = -1.0 + x0
+        x3 = (x2*x2)
+        x4 = 4.0*x0
+        x5 = _sigmoid(p_beta*u3)
+        x6 = -1.0 + x5
+        x7 = _sigmoid(p_beta*u1)
+        x8 = -1.0 + x7
+        x9 = x2*x8
+        x10 = x0*x7
+        x11 = x10*(p_beta*p_beta*p_beta*p_beta)
+        x12 = 8.0*x11*x5*x6*x9
+        x13 = x0*x8
+        x14 = x2*x7
+        x15 = x0*x5
+        x16 = x2*x5
+        x17 = x0*x6
+        x18 = x2*x6
+        x19 = x1*x7
+        x20 = x19*x5
+        x21 = x2*x8*(p_beta*p_beta)
+        x22 = 4.0*x21
+        x23 = -x6
+        x24 = 4.0*x14
+        x25 = x15*x24
+        x26 = (x0*x0*x0)
+        x27 = (x2*x2*x2)
+        x28 = 11.0*x1
+        x29 = 11.0*x3
+        x30 = 4.0*x9
+        x31 = x11*x30
+        x32 = x1*x8
+        x33 = x3*x7
+        x34 = x3*x8
+        x35 = (x7*x7)
+        x36 = (x8*x8)
+        x37 = 4.0*x13*x7
+        x38 = x30*x7
+        out[0, n] = w @ (-x12*(x1 + x3 + x2*x4))
+        out[1, n] = w @ (-x12*(x10 + x13 + x14 + x9))
+        out[2, n] = w @ (-x12*(x15 + x16 + x17 + x18))
+        out[3, n] = w @ (-x20*x22 + (-x21*x25) + x19*x22*x23 + x14*x21*x23*x4)
+        out[4, n] = w @ (-x31*(x15*x29 + x16*x28 + x17*x29 + x18*x28 + x26*x5 + x26*x6 + x27*x5 + x27*x6))
+        out[5, n] = w @ (-x31*(x20 + x25 + x15*x30 + x17*x24 + x17*x30 + x19*x6 + x32*x5 + x32*x6 + x33*x5 + x33*x6 + x34*x5 + x34*x6))
+        out[6, n] = w @ (-x31*(x15*x35 + x15*x36 + x16*x35 + x16*x36 + x17*x35 + x17*x36 + x18*x35 + x18*x36 + x37*x5 + x37*x6 + x38*x5 + x38*x6))
     return out.reshape((7, *batch))
 
 
@@ -831,51 +832,51 @@ def _average_noise_slopes_4(cov, params, rule):
         p_beta, = (x[n] for x in params)
         x0 = _sigmoid(p_beta*u1)
         x1 = (x0*x0)
-        x2 = _sigmoid(p_beta*u2)
-        x3 = _sigmoid(p_beta*u3)
-        x4 = x2*x3
-        x5 = -1.0 + x0
-        x6 = (x5*x5)
-        x7 = -1.0 + x2
-        x8 = x3*x7
-        x9 = -1.0 + x3
-        x10 = x2*x9
-        x11 = x7*x9
-        x12 = x2*x5
-        x13 = 4.0*x0
-        x14 = x13*x3
-        x15 = x5*x7
-        x16 = x15*x9
-        x17 = 4.0*x15
-        x18 = x0*x2
-        x19 = x18*(p_beta*p_beta*p_beta*p_beta)
-        x20 = x17*x19
-        x21 = (x2*x2)
-        x22 = x0*x21
-        x23 = x22*x3
-        x24 = x21*x5
-        x25 = (x7*x7)
-        x26 = x0*x25
-        x27 = x25*x5
-        x28 = x0*x7
-        x29 = 4.0*x28
-        x30 = x29*x4
-        x31 = (x2*x2*x2)
-        x32 = (x7*x7*x7)
-        x33 = 11.0*x21
-        x34 = 11.0*x25
-        x35 = 8.0*x16*x19*x3
-        x36 = 4.0*x2
-        x37 = x5*x7*(p_beta*p_beta)
-        x38 = 4.0*x37
-        x39 = -x9
-        out[0, n] = w @ (-x20*(x1*x10 + x1*x11 + x1*x4 + x1*x8 + x10*x6 + x11*x6 + x12*x14 + x13*x16 + x14*x15 + x4*x6 + x6*x8 + x12*x13*x9))
-        out[1, n] = w @ (-x20*(x23 + x30 + x10*x17 + x10*x29 + x17*x4 + x22*x9 + x24*x3 + x24*x9 + x26*x3 + x26*x9 + x27*x3 + x27*x9))
-        out[2, n] = w @ (-x20*(x10*x34 + x11*x33 + x3*x31 + x3*x32 + x31*x9 + x32*x9 + x33*x8 + x34*x4))
-        out[3, n] = w @ (-x35*(x12 + x15 + x18 + x28))
-        out[4, n] = w @ (-x35*(x21 + x25 + x36*x7))
-        out[5, n] = w @ (-x35*(x10 + x11 + x4 + x8))
-        out[6, n] = w @ (-x23*x38 + (-x30*x37) + x22*x38*x39 + x28*x36*x37*x39)
+        x2 = -1.0 + x0
+        x3 = (x2*x2)
+        x4 = 4.0*x0
+        x5 = _sigmoid(p_beta*u3)
+        x6 = -1.0 + x5
+        x7 = _sigmoid(p_beta*u2)
+        x8 = -1.0 + x7
+        x9 = x2*x8
+        x10 = x6*x9
+        x11 = x0*x7
+        x12 = x11*(p_beta*p_beta*p_beta*p_beta)
+        x13 = 8.0*x10*x12*x5
+        x14 = x2*x7
+        x15 = x0*x8
+        x16 = x0*x5
+        x17 = x2*x5
+        x18 = x0*x6
+        x19 = x2*x6
+        x20 = x1*x7
+        x21 = x20*x5
+        x22 = x2*x8*(p_beta*p_beta)
+        x23 = 4.0*x22
+        x24 = -x6
+        x25 = 4.0*x14
+        x26 = x16*x25
+        x27 = (x0*x0*x0)
+        x28 = (x2*x2*x2)
+        x29 = 11.0*x1
+        x30 = 11.0*x3
+        x31 = 4.0*x9
+        x32 = x12*x31
+        x33 = (x7*x7)
+        x34 = (x8*x8)
+        x35 = 4.0*x7
+        x36 = x35*x5
+        x37 = x3*x7
+        x38 = x1*x8
+        x39 = x3*x8
+        out[0, n] = w @ (-x13*(x1 + x3 + x2*x4))
+        out[1, n] = w @ (-x13*(x11 + x14 + x15 + x9))
+        out[2, n] = w @ (-x13*(x16 + x17 + x18 + x19))
+        out[3, n] = w @ (-x21*x23 + (-x22*x26) + x20*x23*x24 + x14*x22*x24*x4)
+        out[4, n] = w @ (-x32*(x16*x30 + x17*x29 + x18*x30 + x19*x29 + x27*x5 + x27*x6 + x28*x5 + x28*x6))
+        out[5, n] = w @ (-x32*(x10*x35 + x15*x36 + x16*x33 + x16*x34 + x17*x33 + x17*x34 + x18*x33 + x18*x34 + x19*x33 + x19*x34 + x36*x9 + x15*x35*x6))
+        out[6, n] = w @ (-x32*(x21 + x26 + x16*x31 + x18*x25 + x18*x31 + x20*x6 + x37*x5 + x37*x6 + x38*x5 + x38*x6 + x39*x5 + x39*x6))
     return out.reshape((7, *batch))
 
 
@@ -889,64 +890,64 @@ def _average_noise_slopes_5(cov, params, rule):
     for n in range(cov[0].size):
         u1, u2, u3, u4 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u1)
-        x1 = (x0*x0)
-        x2 = _sigmoid(p_beta*u3)
+        x0 = (p_beta*p_beta*p_beta*p_beta)
+        x1 = _sigmoid(p_beta*u1)
+        x2 = -1.0 + x1
         x3 = _sigmoid(p_beta*u4)
-        x4 = x2*x3
-        x5 = -1.0 + x0
-        x6 = (x5*x5)
-        x7 = -1.0 + x2
-        x8 = x3*x7
-        x9 = -1.0 + x3
-        x10 = x2*x9
-        x11 = x7*x9
-        x12 = x3*x5
-        x13 = x0*x2
-        x14 = 4.0*x13
-        x15 = x0*x7
-        x16 = 4.0*x15
-        x17 = x5*x9
-        x18 = _sigmoid(p_beta*u2)
-        x19 = 4.0*x18
-        x20 = x0*x19
-        x21 = -1.0 + x18
-        x22 = (p_beta*p_beta*p_beta*p_beta)
-        x23 = x21*x22
-        x24 = x20*x23*x5
-        x25 = x0*x3
-        x26 = x18*x2
-        x27 = x25*x26
-        x28 = x2*x21
-        x29 = x18*x7
-        x30 = x0*x9
-        x31 = x21*x7
-        x32 = x17*x31
-        x33 = (x18*x18)
-        x34 = (x21*x21)
-        x35 = x21*x3
-        x36 = 4.0*x26
-        x37 = 4.0*x29
-        x38 = x21*x9
-        x39 = x5*x7
-        x40 = 8.0*x18*x23
-        x41 = x13*x39*x40
-        x42 = x17*x25*x40
-        x43 = x10 + x11 + x4 + x8
-        x44 = x21*x5*(p_beta*p_beta)
-        x45 = -x44*x7
-        x46 = -x9
-        out[0, n] = w @ (x24*(x1*x10 + x1*x11 + x1*x4 + x1*x8 + x10*x6 + x11*x6 + x12*x14 + x12*x16 + x14*x17 + x16*x17 + x4*x6 + x6*x8))
-        out[1, n] = w @ (x24*(x27 + x32 + x12*x26 + x12*x28 + x12*x29 + x12*x31 + x17*x26 + x17*x28 + x17*x29 + x25*x28 + x25*x29 + x25*x31 + x26*x30 + x28*x30 + x29*x30 + x30*x31))
-        out[2, n] = w @ (x24*(x10*x33 + x10*x34 + x11*x33 + x11*x34 + x33*x4 + x33*x8 + x34*x4 + x34*x8 + x35*x36 + x35*x37 + x36*x38 + x37*x38))
-        out[3, n] = w @ (x41*(x12 + x17 + x25 + x30))
-        out[4, n] = w @ (x42*(x13 + x15 + x39 + x2*x5))
-        out[5, n] = w @ (x41*(x35 + x38 + x18*x3 + x18*x9))
-        out[6, n] = w @ (x42*(x26 + x28 + x29 + x31))
-        out[7, n] = w @ (x41*x43)
-        out[8, n] = w @ (16.0*x22*x27*x32)
-        out[9, n] = w @ (x42*x43)
-        out[10, n] = w @ (4.0*x27*x44 + x20*x45*x46 + (-x19*x25*x45) + (-x14*x18*x44*x46))
+        x4 = -1.0 + x3
+        x5 = x2*x4
+        x6 = _sigmoid(p_beta*u2)
+        x7 = -1.0 + x6
+        x8 = _sigmoid(p_beta*u3)
+        x9 = -1.0 + x8
+        x10 = x7*x9
+        x11 = x10*x5
+        x12 = x1*x3
+        x13 = x6*x8
+        x14 = x12*x13
+        x15 = x2*x3
+        x16 = x1*x4
+        x17 = x2*x9
+        x18 = x1*x8
+        x19 = x0*x7
+        x20 = 8.0*x19*x6
+        x21 = x17*x18*x20
+        x22 = x3*x7
+        x23 = x4*x7
+        x24 = x3*x8
+        x25 = x3*x9
+        x26 = x4*x8
+        x27 = x4*x9
+        x28 = x24 + x25 + x26 + x27
+        x29 = x1*x9
+        x30 = x12*x20*x5
+        x31 = x7*x8
+        x32 = x6*x9
+        x33 = x2*x7*(p_beta*p_beta)
+        x34 = 4.0*x6
+        x35 = -x33*x9
+        x36 = -x4
+        x37 = 4.0*x18
+        x38 = x1*x34
+        x39 = (x1*x1)
+        x40 = (x2*x2)
+        x41 = 4.0*x29
+        x42 = x19*x2*x38
+        x43 = (x6*x6)
+        x44 = (x7*x7)
+        x45 = 4.0*x13
+        x46 = 4.0*x32
+        out[0, n] = w @ (16.0*x0*x11*x14)
+        out[1, n] = w @ (x21*(x12 + x15 + x16 + x5))
+        out[2, n] = w @ (x21*(x22 + x23 + x3*x6 + x4*x6))
+        out[3, n] = w @ (x21*x28)
+        out[4, n] = w @ (x30*(x17 + x18 + x29 + x2*x8))
+        out[5, n] = w @ (x30*(x10 + x13 + x31 + x32))
+        out[6, n] = w @ (x28*x30)
+        out[7, n] = w @ (4.0*x14*x33 + x35*x36*x38 + (-x12*x34*x35) + (-x33*x36*x37*x6))
+        out[8, n] = w @ (x42*(x15*x37 + x15*x41 + x24*x39 + x24*x40 + x25*x39 + x25*x40 + x26*x39 + x26*x40 + x27*x39 + x27*x40 + x37*x5 + x41*x5))
+        out[9, n] = w @ (x42*(x22*x45 + x22*x46 + x23*x45 + x23*x46 + x24*x43 + x24*x44 + x25*x43 + x25*x44 + x26*x43 + x26*x44 + x27*x43 + x27*x44))
+        out[10, n] = w @ (x42*(x11 + x14 + x10*x12 + x10*x15 + x10*x16 + x12*x31 + x12*x32 + x13*x15 + x13*x16 + x13*x5 + x15*x31 + x15*x32 + x16*x31 + x16*x32 + x31*x5 + x32*x5))
     return out.reshape((11, *batch))
 
 
@@ -958,23 +959,23 @@ def _noise_slopes(q, params, rule):
         (p_beta,),
         _RULES if rule is None else rule,
     )
-    E1_0, E1_1, E1_2, E1_3 = _average_noise_slopes_1(
-        (3.0*q_1_1, q_1_1, 3.0*q_1_1),
-        (p_beta,),
-        _RULES if rule is None else rule,
-    )
-    E2_0, E2_1, E2_2, E2_3, E2_4, E2_5, E2_6, E2_7 = _average_noise_slopes_2(
+    E1_0, E1_1, E1_2, E1_3, E1_4, E1_5, E1_6, E1_7 = _average_noise_slopes_1(
         (3.0*q_1_1, 3.0*q_1_4, 3.0*q_4_4),
         (p_beta,),
         _RULES if rule is None else rule,
     )
+    E2_0, E2_1, E2_2, E2_3 = _average_noise_slopes_2(
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1),
+        (p_beta,),
+        _RULES if rule is None else rule,
+    )
     E3_0, E3_1, E3_2, E3_3, E3_4, E3_5, E3_6 = _average_noise_slopes_3(
-        (3.0*q_1_1, q_1_1, 3.0*q_1_1, q_1_4, 3.0*q_1_4, 3.0*q_4_4),
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1, 3.0*q_1_4, q_1_4, 3.0*q_4_4),
         (p_beta,),
         _RULES if rule is None else rule,
     )
     E4_0, E4_1, E4_2, E4_3, E4_4, E4_5, E4_6 = _average_noise_slopes_4(
-        (3.0*q_1_1, q_1_1, 3.0*q_1_1, 3.0*q_1_4, q_1_4, 3.0*q_4_4),
+        (3.0*q_1_1, q_1_1, 3.0*q_1_1, q_1_4, 3.0*q_1_4, 3.0*q_4_4),
         (p_beta,),
         _RULES if rule is None else rule,
     )
@@ -989,15 +990,14 @@ def _noise_slopes(q, params, rule):
     x3 = (q_2_6*q_2_6)
     x4 = 3.0*x3
     x5 = 1.5*x0
-    x6 = 2.0*q_2_3
-    x7 = 2.0*q_2_6
+    x6 = 2.0*E1_5
     return _stack(
         (
-            x0*(E3_1 + 1.5*E3_0 + 1.5*E3_2) + x0*(E4_1 + 1.5*E4_0 + 1.5*E4_2) + x1*E2_0 + x2*(E1_1 + 1.5*E1_0 + 1.5*E1_2) + x3*(E5_1 + 1.5*E5_0 + 1.5*E5_2) + x4*E2_1 + 3.0*x2*E0_0,
-            x0*(E3_3 + 3.0*E3_4) + x0*(E4_4 + 3.0*E4_3) + x3*(E5_4 + E5_5 + 3.0*E5_3 + 3.0*E5_6) + 6.0*x0*E2_2 + 6.0*x3*E2_3,
-            x1*E2_4 + x3*(E5_8 + 1.5*E5_7 + 1.5*E5_9) + x4*E2_5 + x5*E3_5 + x5*E4_5,
-            x6*E1_3 + x7*E2_6 + E3_6*q_2_6 + E4_6*q_2_6 + 4.0*E0_1*q_2_3,
-            x6*E2_6 + x7*E5_10 + E3_6*q_2_3 + E4_6*q_2_3 + 4.0*E2_7*q_2_6,
+            x0*(E3_5 + 1.5*E3_4 + 1.5*E3_6) + x0*(E4_6 + 1.5*E4_4 + 1.5*E4_5) + x1*E1_6 + x2*(E2_3 + 1.5*E2_1 + 1.5*E2_2) + x3*(E5_10 + 1.5*E5_8 + 1.5*E5_9) + x4*E1_7 + 3.0*x2*E0_1,
+            x0*(E3_0 + 3.0*E3_1) + x0*(E4_0 + 3.0*E4_1) + x3*(E5_2 + E5_4 + 3.0*E5_1 + 3.0*E5_5) + 6.0*x0*E1_1 + 6.0*x3*E1_2,
+            x1*E1_3 + x3*(E5_0 + 1.5*E5_3 + 1.5*E5_6) + x4*E1_0 + x5*E3_2 + x5*E4_2,
+            x6*q_2_6 + E3_3*q_2_6 + E4_3*q_2_6 + 2.0*E2_0*q_2_3 + 4.0*E0_0*q_2_3,
+            x6*q_2_3 + E3_3*q_2_3 + E4_3*q_2_3 + 2.0*E5_7*q_2_6 + 4.0*E1_4*q_2_6,
             0.0,
         ),
         q.shape[1:],

@@ -408,14 +408,14 @@ static void average_couplings_0(const double *cov, const double *p, const rule *
         const lane u1 = f[0] * z1;
         const lane u2 = f[1] * z1 + f[2] * z2;
 
-        const lane x0 = lane_sigmoid(p_beta*u1);
-        const lane x1 = -1.0 + x0;
-        const lane x2 = x0*x1;
-        const lane x3 = lane_sigmoid(p_beta*u2);
-        const lane x4 = x0 + (-x3);
-        const lane x5 = 2.0*x2*(p_beta*p_beta);
-        a[0] += w * (x5*(x2 + x0*x4 + x1*x4));
-        a[1] += w * (-x3*x5*(-1.0 + x3));
+        const lane x0 = lane_sigmoid(p_beta*u2);
+        const lane x1 = lane_sigmoid(p_beta*u1);
+        const lane x2 = -1.0 + x1;
+        const lane x3 = x1*x2;
+        const lane x4 = 2.0*x3*(p_beta*p_beta);
+        const lane x5 = x1 + (-x0);
+        a[0] += w * (-x0*x4*(-1.0 + x0));
+        a[1] += w * (x4*(x3 + x1*x5 + x2*x5));
     }
     for (int i = 0; i < 2; i++)
         out[i] = lane_sum(a[i]);
@@ -450,8 +450,8 @@ static void couplings(const lane *q, const lane *par, const rule *rules, lane *o
             E0_1[l] = e[1];
         }
     }
-    out[0] = lane_set1(0.0) + 3.0*E0_0;
-    out[1] = lane_set1(0.0) + 3.0*E0_1;
+    out[0] = lane_set1(0.0) + 3.0*E0_1;
+    out[1] = lane_set1(0.0) + 3.0*E0_0;
 }
 
 static void average_noise_0(const double *cov, const double *p, const rule *r, double *out)
@@ -613,31 +613,31 @@ static void average_coupling_slopes_0(const double *cov, const double *p, const 
         const lane u1 = f[0] * z1;
         const lane u2 = f[1] * z1 + f[2] * z2;
 
-        const lane x0 = (p_beta*p_beta*p_beta*p_beta);
-        const lane x1 = lane_sigmoid(p_beta*u1);
-        const lane x2 = -1.0 + x1;
-        const lane x3 = (x1*x1);
-        const lane x4 = lane_sigmoid(p_beta*u2);
-        const lane x5 = -4.0 + (-4.0*x4) + 12.0*x1;
-        const lane x6 = (x2*x2);
-        const lane x7 = x1*x2;
-        const lane x8 = x1 + (-x4);
-        const lane x9 = x1*x8 + x2*x8;
-        const lane x10 = x7 + x9;
-        const lane x11 = 2.0*x1;
-        const lane x12 = x11*x2;
-        const lane x13 = -1.0 + x11;
-        const lane x14 = x1*x13;
-        const lane x15 = x13*x2;
-        const lane x16 = -1.0 + x4;
-        const lane x17 = x16*x2;
-        const lane x18 = x0*x11*x17*x4;
-        const lane x19 = 2.0*x4;
-        const lane x20 = -1.0 + x19;
-        a[0] += w * (x0*x12*(x10*x12 + x10*x14 + x10*x15 + x12*(x3 + x6 + x9 + 5.0*x7) + x1*x5*x6 + x2*x3*x5));
-        a[1] += w * (-x18*(x12 + x14 + x15));
-        a[2] += w * (-x18*(x17 + x1*x16 + x1*x4 + x2*x4));
-        a[3] += w * (-x18*(x16*x19 + x16*x20 + x20*x4));
+        const lane x0 = lane_sigmoid(p_beta*u1);
+        const lane x1 = -1.0 + x0;
+        const lane x2 = 2.0*x0;
+        const lane x3 = x1*x2;
+        const lane x4 = -1.0 + x2;
+        const lane x5 = x0*x4;
+        const lane x6 = x1*x4;
+        const lane x7 = lane_sigmoid(p_beta*u2);
+        const lane x8 = (p_beta*p_beta*p_beta*p_beta);
+        const lane x9 = -1.0 + x7;
+        const lane x10 = x1*x9;
+        const lane x11 = x10*x2*x7*x8;
+        const lane x12 = 2.0*x7;
+        const lane x13 = -1.0 + x12;
+        const lane x14 = (x0*x0);
+        const lane x15 = -4.0 + (-4.0*x7) + 12.0*x0;
+        const lane x16 = (x1*x1);
+        const lane x17 = x0*x1;
+        const lane x18 = x0 + (-x7);
+        const lane x19 = x0*x18 + x1*x18;
+        const lane x20 = x17 + x19;
+        a[0] += w * (-x11*(x3 + x5 + x6));
+        a[1] += w * (-x11*(x12*x9 + x13*x7 + x13*x9));
+        a[2] += w * (-x11*(x10 + x0*x7 + x0*x9 + x1*x7));
+        a[3] += w * (x3*x8*(x20*x3 + x20*x5 + x20*x6 + x3*(x14 + x16 + x19 + 5.0*x17) + x0*x15*x16 + x1*x14*x15));
     }
     for (int i = 0; i < 4; i++)
         out[i] = lane_sum(a[i]);
@@ -674,12 +674,12 @@ static void coupling_slopes(const lane *q, const lane *par, const rule *rules, l
             E0_3[l] = e[3];
         }
     }
-    out[0] = lane_set1(0.0) + 4.5*E0_0;
-    out[1] = lane_set1(0.0) + 9.0*E0_1;
+    out[0] = lane_set1(0.0) + 4.5*E0_3;
+    out[1] = lane_set1(0.0) + 9.0*E0_0;
     out[2] = lane_set1(0.0) + 4.5*E0_2;
-    out[3] = lane_set1(0.0) + 4.5*E0_1;
+    out[3] = lane_set1(0.0) + 4.5*E0_0;
     out[4] = lane_set1(0.0) + 9.0*E0_2;
-    out[5] = lane_set1(0.0) + 4.5*E0_3;
+    out[5] = lane_set1(0.0) + 4.5*E0_1;
 }
 
 static void average_noise_slopes_0(const double *cov, const double *p, const rule *r, double *out)
@@ -696,24 +696,24 @@ static void average_noise_slopes_0(const double *cov, const double *p, const rul
         const lane u1 = f[0] * z1;
         const lane u2 = f[1] * z1 + f[2] * z2;
 
-        const lane x0 = lane_sigmoid(p_beta*u1);
-        const lane x1 = (x0*x0);
-        const lane x2 = -1.0 + x0;
-        const lane x3 = lane_sigmoid(p_beta*u2);
-        const lane x4 = x0 + (-x3);
-        const lane x5 = x2*x4;
-        const lane x6 = (x4*x4);
-        const lane x7 = x0*x2;
-        const lane x8 = (x2*x2);
-        const lane x9 = x0*x4;
-        const lane x10 = 3.0*x0;
-        const lane x11 = 48.0*x1*x8*(p_beta*p_beta*p_beta*p_beta);
-        const lane x12 = -1.0 + x3;
-        const lane x13 = x12*x3;
-        const lane x14 = x11*x13;
-        a[0] += w * (x11*(x7*(x5 + x7 + x9) + 4.0*x1*x5 + 4.0*x6*x7 + 4.0*x8*x9 + x0*x6*(-1.0 + x10) + x2*x6*(-2.0 + x10)));
-        a[1] += w * (-x14*(x7 + 2.0*x5 + 2.0*x9));
-        a[2] += w * (-x14*(-x13 + x12*x4 + x3*x4));
+        const lane x0 = lane_sigmoid(p_beta*u2);
+        const lane x1 = -1.0 + x0;
+        const lane x2 = x0*x1;
+        const lane x3 = lane_sigmoid(p_beta*u1);
+        const lane x4 = x3 + (-x0);
+        const lane x5 = -1.0 + x3;
+        const lane x6 = (x5*x5);
+        const lane x7 = (x3*x3);
+        const lane x8 = 48.0*x6*x7*(p_beta*p_beta*p_beta*p_beta);
+        const lane x9 = x2*x8;
+        const lane x10 = x3*x5;
+        const lane x11 = x3*x4;
+        const lane x12 = x4*x5;
+        const lane x13 = (x4*x4);
+        const lane x14 = 3.0*x3;
+        a[0] += w * (-x9*(-x2 + x0*x4 + x1*x4));
+        a[1] += w * (-x9*(x10 + 2.0*x11 + 2.0*x12));
+        a[2] += w * (x8*(x10*(x10 + x11 + x12) + 4.0*x10*x13 + 4.0*x11*x6 + 4.0*x12*x7 + x13*x3*(-1.0 + x14) + x13*x5*(-2.0 + x14)));
     }
     for (int i = 0; i < 3; i++)
         out[i] = lane_sum(a[i]);
@@ -737,48 +737,48 @@ static void average_noise_slopes_1(const double *cov, const double *p, const rul
         const lane u3 = f[3] * z1 + f[4] * z2 + f[5] * z3;
         const lane u4 = f[6] * z1 + f[7] * z2 + f[8] * z3 + f[9] * z4;
 
-        const lane x0 = lane_sigmoid(p_beta*u1);
+        const lane x0 = lane_sigmoid(p_beta*u2);
         const lane x1 = -1.0 + x0;
-        const lane x2 = 2.0*x0;
-        const lane x3 = -1.0 + x2;
-        const lane x4 = x0*x1;
+        const lane x2 = x0*x1;
+        const lane x3 = lane_sigmoid(p_beta*u1);
+        const lane x4 = -1.0 + x3;
         const lane x5 = x3*x4;
-        const lane x6 = lane_sigmoid(p_beta*u3);
-        const lane x7 = x0 + (-x6);
-        const lane x8 = x1*x7;
-        const lane x9 = x0*x7;
-        const lane x10 = lane_sigmoid(p_beta*u2);
-        const lane x11 = -1.0 + x10;
+        const lane x6 = x2*x5;
+        const lane x7 = 16.0*(p_beta*p_beta*p_beta*p_beta);
+        const lane x8 = x6*x7;
+        const lane x9 = lane_sigmoid(p_beta*u3);
+        const lane x10 = x9*(-1.0 + x9);
+        const lane x11 = x10*x8;
         const lane x12 = lane_sigmoid(p_beta*u4);
-        const lane x13 = x10 + (-x12);
-        const lane x14 = x11*x13;
-        const lane x15 = x14*x4;
-        const lane x16 = 16.0*(p_beta*p_beta*p_beta*p_beta);
-        const lane x17 = x10*x16;
-        const lane x18 = x15*x17;
-        const lane x19 = x10*x11;
-        const lane x20 = x19*x4;
-        const lane x21 = x10*x13;
-        const lane x22 = x19*x8;
-        const lane x23 = x16*x20;
-        const lane x24 = 2.0*x10;
-        const lane x25 = -1.0 + x24;
-        const lane x26 = x19*x25;
-        const lane x27 = x0*x16;
-        const lane x28 = x22*x27;
-        const lane x29 = x6*(-1.0 + x6);
-        const lane x30 = x12*(-1.0 + x12);
-        const lane x31 = x23*x30;
-        a[0] += w * (x18*(x5 + x2*x8 + x2*(x1*x1) + x3*x8 + x3*x9 + 2.0*x1*(x0*x0)));
-        a[1] += w * (x23*(x15 + x20 + x22 + x14*x8 + x14*x9 + x19*x9 + x21*x4 + x21*x8 + x21*x9));
-        a[2] += w * (x28*(x26 + x14*x24 + x14*x25 + x21*x25 + x24*(x11*x11) + 2.0*x11*(x10*x10)));
-        a[3] += w * (-x14*x17*x29*x5);
-        a[4] += w * (-x31*(x4 + x8 + x9));
-        a[5] += w * (-x23*x29*(x14 + x19 + x21));
-        a[6] += w * (-x26*x27*x30*x8);
-        a[7] += w * (-x18*x29*(-1.0 + 2.0*x6));
-        a[8] += w * (x29*x31);
-        a[9] += w * (-x28*x30*(-1.0 + 2.0*x12));
+        const lane x13 = x12*(-1.0 + x12);
+        const lane x14 = x0 + (-x12);
+        const lane x15 = x1*x14;
+        const lane x16 = 2.0*x3;
+        const lane x17 = -1.0 + x16;
+        const lane x18 = x17*x5;
+        const lane x19 = x0*x7;
+        const lane x20 = x3 + (-x9);
+        const lane x21 = x20*x4;
+        const lane x22 = 2.0*x0;
+        const lane x23 = -1.0 + x22;
+        const lane x24 = x2*x23;
+        const lane x25 = x3*x7;
+        const lane x26 = x2*x21;
+        const lane x27 = x25*x26;
+        const lane x28 = x15*x5;
+        const lane x29 = x19*x28;
+        const lane x30 = x0*x14;
+        const lane x31 = x20*x3;
+        a[0] += w * (x11*x13);
+        a[1] += w * (-x10*x15*x18*x19);
+        a[2] += w * (-x13*x21*x24*x25);
+        a[3] += w * (-x13*x27*(-1.0 + 2.0*x12));
+        a[4] += w * (-x10*x29*(-1.0 + 2.0*x9));
+        a[5] += w * (-x11*(x15 + x2 + x30));
+        a[6] += w * (-x13*x8*(x21 + x31 + x5));
+        a[7] += w * (x27*(x24 + x15*x22 + x15*x23 + x22*(x1*x1) + x23*x30 + 2.0*x1*(x0*x0)));
+        a[8] += w * (x29*(x18 + x16*x21 + x16*(x4*x4) + x17*x21 + x17*x31 + 2.0*x4*(x3*x3)));
+        a[9] += w * (x8*(x26 + x28 + x6 + x15*x21 + x15*x31 + x2*x31 + x21*x30 + x30*x31 + x30*x5));
     }
     for (int i = 0; i < 10; i++)
         out[i] = lane_sum(a[i]);
@@ -839,9 +839,9 @@ static void noise_slopes(const lane *q, const lane *par, const rule *rules, lane
             E1_9[l] = e[9];
         }
     }
-    out[0] = lane_set1(0.0) + E1_1 + 3.0*E0_0 + 1.5*E1_0 + 1.5*E1_2;
-    out[1] = lane_set1(0.0) + E1_4 + E1_5 + 3.0*E1_3 + 3.0*E1_6 + 6.0*E0_1;
-    out[2] = lane_set1(0.0) + E1_8 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_9;
+    out[0] = lane_set1(0.0) + E1_9 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_8;
+    out[1] = lane_set1(0.0) + E1_5 + E1_6 + 3.0*E1_1 + 3.0*E1_2 + 6.0*E0_1;
+    out[2] = lane_set1(0.0) + E1_0 + 3.0*E0_0 + 1.5*E1_3 + 1.5*E1_4;
 }
 
 LANE_FN lane factor(const lane *mu, int i)

@@ -361,14 +361,14 @@ def _average_couplings_0(cov, params, rule):
     for n in range(cov[0].size):
         u1, u2 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u1)
-        x1 = -1.0 + x0
-        x2 = x0*x1
-        x3 = _sigmoid(p_beta*u2)
-        x4 = x0 + (-x3)
-        x5 = 2.0*x2*(p_beta*p_beta)
-        out[0, n] = w @ (x5*(x2 + x0*x4 + x1*x4))
-        out[1, n] = w @ (-x3*x5*(-1.0 + x3))
+        x0 = _sigmoid(p_beta*u2)
+        x1 = _sigmoid(p_beta*u1)
+        x2 = -1.0 + x1
+        x3 = x1*x2
+        x4 = 2.0*x3*(p_beta*p_beta)
+        x5 = x1 + (-x0)
+        out[0, n] = w @ (-x0*x4*(-1.0 + x0))
+        out[1, n] = w @ (x4*(x3 + x1*x5 + x2*x5))
     return out.reshape((2, *batch))
 
 
@@ -382,8 +382,8 @@ def _couplings(q, params, rule):
     )
     return _stack(
         (
-            3.0*E0_0,
             3.0*E0_1,
+            3.0*E0_0,
         ),
         q.shape[1:],
     )
@@ -499,31 +499,31 @@ def _average_coupling_slopes_0(cov, params, rule):
     for n in range(cov[0].size):
         u1, u2 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
-        x0 = (p_beta*p_beta*p_beta*p_beta)
-        x1 = _sigmoid(p_beta*u1)
-        x2 = -1.0 + x1
-        x3 = (x1*x1)
-        x4 = _sigmoid(p_beta*u2)
-        x5 = -4.0 + (-4.0*x4) + 12.0*x1
-        x6 = (x2*x2)
-        x7 = x1*x2
-        x8 = x1 + (-x4)
-        x9 = x1*x8 + x2*x8
-        x10 = x7 + x9
-        x11 = 2.0*x1
-        x12 = x11*x2
-        x13 = -1.0 + x11
-        x14 = x1*x13
-        x15 = x13*x2
-        x16 = -1.0 + x4
-        x17 = x16*x2
-        x18 = x0*x11*x17*x4
-        x19 = 2.0*x4
-        x20 = -1.0 + x19
-        out[0, n] = w @ (x0*x12*(x10*x12 + x10*x14 + x10*x15 + x12*(x3 + x6 + x9 + 5.0*x7) + x1*x5*x6 + x2*x3*x5))
-        out[1, n] = w @ (-x18*(x12 + x14 + x15))
-        out[2, n] = w @ (-x18*(x17 + x1*x16 + x1*x4 + x2*x4))
-        out[3, n] = w @ (-x18*(x16*x19 + x16*x20 + x20*x4))
+        x0 = _sigmoid(p_beta*u1)
+        x1 = -1.0 + x0
+        x2 = 2.0*x0
+        x3 = x1*x2
+        x4 = -1.0 + x2
+        x5 = x0*x4
+        x6 = x1*x4
+        x7 = _sigmoid(p_beta*u2)
+        x8 = (p_beta*p_beta*p_beta*p_beta)
+        x9 = -1.0 + x7
+        x10 = x1*x9
+        x11 = x10*x2*x7*x8
+        x12 = 2.0*x7
+        x13 = -1.0 + x12
+        x14 = (x0*x0)
+        x15 = -4.0 + (-4.0*x7) + 12.0*x0
+        x16 = (x1*x1)
+        x17 = x0*x1
+        x18 = x0 + (-x7)
+        x19 = x0*x18 + x1*x18
+        x20 = x17 + x19
+        out[0, n] = w @ (-x11*(x3 + x5 + x6))
+        out[1, n] = w @ (-x11*(x12*x9 + x13*x7 + x13*x9))
+        out[2, n] = w @ (-x11*(x10 + x0*x7 + x0*x9 + x1*x7))
+        out[3, n] = w @ (x3*x8*(x20*x3 + x20*x5 + x20*x6 + x3*(x14 + x16 + x19 + 5.0*x17) + x0*x15*x16 + x1*x14*x15))
     return out.reshape((4, *batch))
 
 
@@ -537,12 +537,12 @@ def _coupling_slopes(q, params, rule):
     )
     return _stack(
         (
-            4.5*E0_0,
-            9.0*E0_1,
-            4.5*E0_2,
-            4.5*E0_1,
-            9.0*E0_2,
             4.5*E0_3,
+            9.0*E0_0,
+            4.5*E0_2,
+            4.5*E0_0,
+            9.0*E0_2,
+            4.5*E0_1,
         ),
         q.shape[1:],
     )
@@ -558,24 +558,24 @@ def _average_noise_slopes_0(cov, params, rule):
     for n in range(cov[0].size):
         u1, u2 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u1)
-        x1 = (x0*x0)
-        x2 = -1.0 + x0
-        x3 = _sigmoid(p_beta*u2)
-        x4 = x0 + (-x3)
-        x5 = x2*x4
-        x6 = (x4*x4)
-        x7 = x0*x2
-        x8 = (x2*x2)
-        x9 = x0*x4
-        x10 = 3.0*x0
-        x11 = 48.0*x1*x8*(p_beta*p_beta*p_beta*p_beta)
-        x12 = -1.0 + x3
-        x13 = x12*x3
-        x14 = x11*x13
-        out[0, n] = w @ (x11*(x7*(x5 + x7 + x9) + 4.0*x1*x5 + 4.0*x6*x7 + 4.0*x8*x9 + x0*x6*(-1.0 + x10) + x2*x6*(-2.0 + x10)))
-        out[1, n] = w @ (-x14*(x7 + 2.0*x5 + 2.0*x9))
-        out[2, n] = w @ (-x14*(-x13 + x12*x4 + x3*x4))
+        x0 = _sigmoid(p_beta*u2)
+        x1 = -1.0 + x0
+        x2 = x0*x1
+        x3 = _sigmoid(p_beta*u1)
+        x4 = x3 + (-x0)
+        x5 = -1.0 + x3
+        x6 = (x5*x5)
+        x7 = (x3*x3)
+        x8 = 48.0*x6*x7*(p_beta*p_beta*p_beta*p_beta)
+        x9 = x2*x8
+        x10 = x3*x5
+        x11 = x3*x4
+        x12 = x4*x5
+        x13 = (x4*x4)
+        x14 = 3.0*x3
+        out[0, n] = w @ (-x9*(-x2 + x0*x4 + x1*x4))
+        out[1, n] = w @ (-x9*(x10 + 2.0*x11 + 2.0*x12))
+        out[2, n] = w @ (x8*(x10*(x10 + x11 + x12) + 4.0*x10*x13 + 4.0*x11*x6 + 4.0*x12*x7 + x13*x3*(-1.0 + x14) + x13*x5*(-2.0 + x14)))
     return out.reshape((3, *batch))
 
 
@@ -589,48 +589,48 @@ def _average_noise_slopes_1(cov, params, rule):
     for n in range(cov[0].size):
         u1, u2, u3, u4 = _colour([c[n] for c in cov], z)
         p_beta, = (x[n] for x in params)
-        x0 = _sigmoid(p_beta*u1)
+        x0 = _sigmoid(p_beta*u2)
         x1 = -1.0 + x0
-        x2 = 2.0*x0
-        x3 = -1.0 + x2
-        x4 = x0*x1
+        x2 = x0*x1
+        x3 = _sigmoid(p_beta*u1)
+        x4 = -1.0 + x3
         x5 = x3*x4
-        x6 = _sigmoid(p_beta*u3)
-        x7 = x0 + (-x6)
-        x8 = x1*x7
-        x9 = x0*x7
-        x10 = _sigmoid(p_beta*u2)
-        x11 = -1.0 + x10
+        x6 = x2*x5
+        x7 = 16.0*(p_beta*p_beta*p_beta*p_beta)
+        x8 = x6*x7
+        x9 = _sigmoid(p_beta*u3)
+        x10 = x9*(-1.0 + x9)
+        x11 = x10*x8
         x12 = _sigmoid(p_beta*u4)
-        x13 = x10 + (-x12)
-        x14 = x11*x13
-        x15 = x14*x4
-        x16 = 16.0*(p_beta*p_beta*p_beta*p_beta)
-        x17 = x10*x16
-        x18 = x15*x17
-        x19 = x10*x11
-        x20 = x19*x4
-        x21 = x10*x13
-        x22 = x19*x8
-        x23 = x16*x20
-        x24 = 2.0*x10
-        x25 = -1.0 + x24
-        x26 = x19*x25
-        x27 = x0*x16
-        x28 = x22*x27
-        x29 = x6*(-1.0 + x6)
-        x30 = x12*(-1.0 + x12)
-        x31 = x23*x30
-        out[0, n] = w @ (x18*(x5 + x2*x8 + x2*(x1*x1) + x3*x8 + x3*x9 + 2.0*x1*(x0*x0)))
-        out[1, n] = w @ (x23*(x15 + x20 + x22 + x14*x8 + x14*x9 + x19*x9 + x21*x4 + x21*x8 + x21*x9))
-        out[2, n] = w @ (x28*(x26 + x14*x24 + x14*x25 + x21*x25 + x24*(x11*x11) + 2.0*x11*(x10*x10)))
-        out[3, n] = w @ (-x14*x17*x29*x5)
-        out[4, n] = w @ (-x31*(x4 + x8 + x9))
-        out[5, n] = w @ (-x23*x29*(x14 + x19 + x21))
-        out[6, n] = w @ (-x26*x27*x30*x8)
-        out[7, n] = w @ (-x18*x29*(-1.0 + 2.0*x6))
-        out[8, n] = w @ (x29*x31)
-        out[9, n] = w @ (-x28*x30*(-1.0 + 2.0*x12))
+        x13 = x12*(-1.0 + x12)
+        x14 = x0 + (-x12)
+        x15 = x1*x14
+        x16 = 2.0*x3
+        x17 = -1.0 + x16
+        x18 = x17*x5
+        x19 = x0*x7
+        x20 = x3 + (-x9)
+        x21 = x20*x4
+        x22 = 2.0*x0
+        x23 = -1.0 + x22
+        x24 = x2*x23
+        x25 = x3*x7
+        x26 = x2*x21
+        x27 = x25*x26
+        x28 = x15*x5
+        x29 = x19*x28
+        x30 = x0*x14
+        x31 = x20*x3
+        out[0, n] = w @ (x11*x13)
+        out[1, n] = w @ (-x10*x15*x18*x19)
+        out[2, n] = w @ (-x13*x21*x24*x25)
+        out[3, n] = w @ (-x13*x27*(-1.0 + 2.0*x12))
+        out[4, n] = w @ (-x10*x29*(-1.0 + 2.0*x9))
+        out[5, n] = w @ (-x11*(x15 + x2 + x30))
+        out[6, n] = w @ (-x13*x8*(x21 + x31 + x5))
+        out[7, n] = w @ (x27*(x24 + x15*x22 + x15*x23 + x22*(x1*x1) + x23*x30 + 2.0*x1*(x0*x0)))
+        out[8, n] = w @ (x29*(x18 + x16*x21 + x16*(x4*x4) + x17*x21 + x17*x31 + 2.0*x4*(x3*x3)))
+        out[9, n] = w @ (x8*(x26 + x28 + x6 + x15*x21 + x15*x31 + x2*x31 + x21*x30 + x30*x31 + x30*x5))
     return out.reshape((10, *batch))
 
 
@@ -649,9 +649,9 @@ def _noise_slopes(q, params, rule):
     )
     return _stack(
         (
-            E1_1 + 3.0*E0_0 + 1.5*E1_0 + 1.5*E1_2,
-            E1_4 + E1_5 + 3.0*E1_3 + 3.0*E1_6 + 6.0*E0_1,
-            E1_8 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_9,
+            E1_9 + 3.0*E0_2 + 1.5*E1_7 + 1.5*E1_8,
+            E1_5 + E1_6 + 3.0*E1_1 + 3.0*E1_2 + 6.0*E0_1,
+            E1_0 + 3.0*E0_0 + 1.5*E1_3 + 1.5*E1_4,
         ),
         q.shape[1:],
     )

@@ -21,6 +21,7 @@ from tracewords.derive.losses import Formula
 from tracewords.derive.model import Model, load_model, preset_names, tied_scalar, tied_softmax
 from tracewords.derive.parametrisation import Tied
 from tracewords.derive.printing import parameter_text
+from tracewords.derive.statics import Statics
 from tracewords.derive.system import System
 from tracewords.runtime.initial import empirical_moments
 from tracewords.runtime.solver import Solver, from_path
@@ -108,6 +109,16 @@ def test_same_bytes_under_any_hash_seed() -> None:
     assert len(outputs) == 1
     shipped = hashlib.sha256((generated_folder() / "tied_h3_m5.py").read_bytes()).hexdigest()
     assert shipped in outputs.pop()
+
+
+def test_same_bytes_whatever_was_asked_for_first() -> None:
+    for name, order in (("head-softmax", 3), ("untied-mean-h2", 3), ("tied-softmax", 3)):
+        plain = emit_python(System(load_model(name), order))
+        system = System(load_model(name), order)
+        system.statics = Statics(load_model(name))
+        for asked in ("noise", "potential", "couplings", "mean_hessian"):
+            assert getattr(system.statics, asked) is not None
+        assert emit_python(system) == plain
 
 
 def test_importing_a_shipped_solver_needs_numpy_alone() -> None:

@@ -27,6 +27,8 @@ _PUBLIC = {
     "Alphabet": "tracewords.derive.words",
     "Letter": "tracewords.derive.words",
     "solver": "tracewords.solvers",
+    "custom_solver": "tracewords.solvers",
+    "DriftTerm": "tracewords.derive.flow",
     "generate": "tracewords.solvers",
     "Start": "tracewords.runtime.start",
     "start_from": "tracewords.runtime.start",

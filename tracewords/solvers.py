@@ -17,6 +17,7 @@ from tracewords.files import write_text
 
 if TYPE_CHECKING:
     from tracewords.derive.model import Model
+    from tracewords.derive.system import System
     from tracewords.runtime.solver import Solver
 
 SHIPPED_ORDERS = {"tied": (5, 8), "values": (5,), "untied": (3,), "direct": (2,), "symmetric": (2,)}
@@ -131,6 +132,17 @@ def _intact(path: Path) -> bool:
         return seal == [hashlib.sha256(f.read_bytes()).hexdigest() for f in files]
     except OSError:
         return False
+
+
+def custom_solver(system: System, folder: str | Path) -> Solver:
+    """The solver of a system with a flow of one's own, written to a folder (NumPy module and C twin)."""
+    from tracewords.derive.emit import emit_c, emit_python, solver_name
+    from tracewords.runtime.solver import from_path
+
+    path = Path(folder) / f"{solver_name(system.model.name, system.order)}.py"
+    write_text(path, emit_python(system))
+    write_text(path.with_suffix(".c"), emit_c(system))
+    return from_path(path)
 
 
 def curvature(model: Model, params: dict[str, float]) -> dict[str, float] | None:

@@ -26,8 +26,8 @@ CASES = {
 def test_sgd_of_every_kind_follows_theory(name: str) -> None:
     """Paired differences at d = 60 and d = 180, 4 to 12 runs each.
 
-    At d = 180 they must be within 3.5 standard errors plus 0.8 of what d = 60 shows with its 2 standard errors: d^{-1/2}
-    says 0.58, 1/d a third.
+    At d = 180 they must be within 3.5 standard errors plus 0.8 of what d = 60 shows with its 2 standard errors:
+    d^{-1/2} says 0.58, 1/d a third.
     """
     order, end, kappa, counts, words = CASES[name]
     s = solver(name, order)
